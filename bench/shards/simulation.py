@@ -2,8 +2,8 @@
 
 The server does one call after the other. Workers behave as in worker/: two idle ones watch, the others wait without
 looking, and the emptiest is woken first; a full one pulls again when an outcome is written; outcomes that wait for a
-running write go together; leases are renewed four times a lease. Pure: the same load, costs and seed give the same
-outcome.
+running write go together; leases are renewed four times a lease, young ones not. Pure: the same load, costs and seed
+give the same outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import count
 from bench.core.rounds import percentile
 from bench.shards.costs import Costs
 from streamfleet.worker.housekeeping import FORGET_PAUSE_MS, TICK_S, asking_pause_s
-from streamfleet.worker.lease import AT_ONCE, CANCELS_BLOCK_MS, CANCELS_GAP_S, QUIET_SHARE, RENEWALS_PER_LEASE
+from streamfleet.worker.lease import AT_ONCE, CANCELS_BLOCK_MS, CANCELS_GAP_S, QUIET_SHARE, RENEWALS_PER_LEASE, YOUNG
 from streamfleet.worker.pull import AT_ONCE as PULL_AT_ONCE
 from streamfleet.worker.pull import IDLE_WAITER_MS
 
@@ -91,15 +91,15 @@ TICK_SCRIPTS = 4
 
 @dataclass
 class Worker:
-    """One worker's state; `on` tells if it is an idle waiter, a watcher, or neither."""
+    """One worker's state; `on` tells if it is an idle waiter, a watcher, or neither; `taken` when it took what still runs."""
 
     held: int = 0
+    taken: dict[int, float] = field(default_factory=dict)
     done: int = 0
     completing: bool = False
     pulling: bool = False
     on: str = ""
     sat_down: int = 0
-    news: bool = False
     said_s: float = -1e9
 
 
@@ -183,7 +183,7 @@ class Shard:
             worker.held = min(load.slots, running)
             running -= worker.held
             for _ in range(worker.held):
-                self._at(chance.uniform(0, load.run_s), "finish", who)
+                self._run(-chance.uniform(0, load.run_s), who, chance.uniform(0, load.run_s))
             self._at(chance.uniform(0, load.lease_s / RENEWALS_PER_LEASE), "renew", who)
             self._at(waited * CANCELS_BLOCK_MS / 1000, "notices", who)
             self._at(chance.uniform(0, asking_pause_s(load.workers, 0.5)), "ask", who)
@@ -259,9 +259,8 @@ class Shard:
         for _ in range(got):
             self._pickups_s.append(now + LINK_S - self._waiting.popleft())
             run_s = self._load.run_s * self._chance.uniform(1 - SPREAD, 1 + SPREAD)
-            self._at(now + LINK_S + run_s, "finish", who)
+            self._run(now, who, now + LINK_S + run_s)
         worker.held += got
-        worker.news |= got > 0
         if worker.held < self._load.slots:
             if self._waiting:
                 self._at(now + LINK_S, "pull", who)
@@ -282,8 +281,14 @@ class Shard:
         if worker.on == "bench" and worker.sat_down == sat_down:
             self._wake(now, who)
 
-    def _on_finish(self, now: float, who: int, _: int) -> None:
+    def _run(self, taken_s: float, who: int, until_s: float) -> None:
+        serial = next(self._order)
+        self._workers[who].taken[serial] = taken_s
+        self._at(until_s, "finish", who, serial)
+
+    def _on_finish(self, now: float, who: int, serial: int) -> None:
         worker = self._workers[who]
+        del worker.taken[serial]
         worker.done += 1
         if not worker.completing:
             self._complete(now, who)
@@ -297,7 +302,7 @@ class Shard:
         worker = self._workers[who]
         full = worker.held >= self._load.slots
         worker.held -= number
-        worker.completing, worker.news = False, True
+        worker.completing = False
         if worker.on == "bench":
             self._wait(who)
         self._ended += number
@@ -311,13 +316,14 @@ class Shard:
 
     def _on_renew(self, now: float, who: int, _: int) -> None:
         worker, lease_s = self._workers[who], self._load.lease_s
-        back = now
-        for first in range(0, worker.held, AT_ONCE):
-            back = self._call(back, "renew", min(AT_ONCE, worker.held - first))
-        if worker.news or now - worker.said_s > lease_s * QUIET_SHARE:
+        back, interval_s = now, lease_s / RENEWALS_PER_LEASE
+        due = sum(taken_s <= now - YOUNG * interval_s for taken_s in worker.taken.values())
+        for first in range(0, due, AT_ONCE):
+            back = self._call(back, "renew", min(AT_ONCE, due - first))
+        if now - worker.said_s > lease_s * QUIET_SHARE:
             back = self._call(back, "heartbeat")
-            worker.news, worker.said_s = False, now
-        self._at(back + lease_s / RENEWALS_PER_LEASE, "renew", who)
+            worker.said_s = now
+        self._at(back + interval_s, "renew", who)
 
     def _on_notices(self, now: float, who: int, _: int) -> None:
         back = self._call(now, "notices")

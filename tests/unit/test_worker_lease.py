@@ -13,7 +13,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.worker import lease
 from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.in_flight import InFlight, StopReason
-from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, LeaseKeeper, Pulse
+from streamfleet.worker.lease import AT_ONCE, RENEWALS_PER_LEASE, YOUNG, LeaseKeeper, Pulse
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import in_flight_request
@@ -27,7 +27,7 @@ class Renewals:
 
     def __init__(self) -> None:
         self.codes: dict[Lease, RenewCode] = {}
-        self.said: list[object] = []
+        self.said: list[dict[str, object]] = []
         self.calls: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -37,7 +37,7 @@ class Renewals:
         self.meanwhile()
         return [self.codes.get(one, RenewCode.RENEWED) for one in leases]
 
-    async def heartbeat(self, worker: str, description: object) -> None:
+    async def heartbeat(self, worker: str, description: dict[str, object]) -> None:
         assert worker == "w1"
         self.said.append(description)
 
@@ -46,6 +46,7 @@ class Rig:
     def __init__(self) -> None:
         self.description: dict[str, object] = {}
         self.clock, self.in_flight, self.broker = HandClock(), InFlight(), Renewals()
+        self.clock.seconds += 60.0  # requests made by hand were claimed before
         self.pulse = Pulse(self.clock, HANG_S)
         never: Any = None
         self.keeper = LeaseKeeper(never, "w1", self.in_flight, self.pulse, Configuration(QueueLimits()))
@@ -87,14 +88,28 @@ async def test_many_leases_are_renewed_in_calls_of_bounded_size() -> None:
     assert rig.broker.calls == [AT_ONCE, 1]
 
 
+async def test_a_lease_that_was_just_taken_waits_for_the_next_renewal() -> None:
+    """Most short answers come before it. An older one is renewed each time."""
+    rig, young = Rig(), YOUNG * 10.0 / RENEWALS_PER_LEASE
+    for age_s in (young - 0.01, young, 9.0):
+        request = in_flight_request(round(age_s * 100))
+        request.claimed_at = rig.clock.monotonic() - age_s
+        rig.in_flight.add(request)
+    await rig.renew()
+    await rig.clock.sleep(0.01)
+    await rig.renew()
+    assert rig.broker.calls == [2, 3]
+
+
 async def test_what_is_new_is_said_at_once_and_the_same_once_a_lease() -> None:
-    """Else five hundred idle workers keep Redis busy with nothing; but a worker that says nothing counts as gone."""
+    """Else five hundred workers keep Redis busy with it; but a worker that says nothing counts as gone."""
     rig = Rig()
-    for running in (0, 0, 0, 0, 0, 1, 1, 0):
-        rig.description["running"] = running
+    for number, state in enumerate(("ready", "ready", "ready", "ready", "ready", "draining", "draining", "ready")):
+        rig.description = {"state": state, "running": number, "credit": -number, "oldest_held_ms": number}
         await rig.keeper._heartbeat(cast("Broker", rig.broker), rig.clock.monotonic())
         await rig.clock.sleep(10.0 / RENEWALS_PER_LEASE)
-    assert rig.broker.said == [{"running": running} for running in (0, 0, 1, 0)]
+    said = [(each["state"], each["running"]) for each in rig.broker.said]
+    assert said == [("ready", 0), ("ready", 4), ("draining", 5), ("ready", 7)], "load goes with the rest, up to date"
 
 
 async def test_nothing_held_asks_nothing() -> None:

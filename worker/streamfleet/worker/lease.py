@@ -28,10 +28,14 @@ from streamfleet.worker.in_flight import InFlight, StopReason
 
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
+YOUNG = 0.5
+"""Of the time between two renewals: a younger lease waits for the next one, and most short answers need none at all."""
 LEAST_ANSWER_S = 1.0
 """Redis has at least so long for the answer to a renewal; else it is tried again when the next one would be due."""
 PAUSE_S = 0.5
 QUIET_SHARE = 0.8  # of a lease: a worker that writes no heartbeat counts as silent after one and a half
+LOAD = frozenset({"running", "credit", "oldest_held_ms"})
+"""Of a worker's description: what is never twice the same under load. Redis's pending entries tell it at any time."""
 AT_ONCE = 500
 CANCELS_BLOCK_MS = 30_000  # a cancel that is missed here is found by the next renewal
 CANCELS_GAP_S = 0.1
@@ -191,12 +195,13 @@ class LeaseKeeper:
                 wait.cancel()
 
     async def _heartbeat(self, broker: WorkerBroker, now: float) -> None:
-        """Write the heartbeat if it is new or due: five hundred idle workers must not keep Redis busy."""
+        """Write the heartbeat if more than the load is new, or it is due: large fleets must not keep Redis busy with it."""
         description = self._describe()
-        if description != self._said or now - self._said_at > self._lease.shortest_ms(now) / 1000 * QUIET_SHARE:
+        what = {name: value for name, value in description.items() if name not in LOAD}
+        if what != self._said or now - self._said_at > self._lease.shortest_ms(now) / 1000 * QUIET_SHARE:
             async with self._reading:
                 fields = await broker.heartbeat(self._worker, description)
-                self._said, self._said_at = description, now
+                self._said, self._said_at = what, now
                 self._apply(changed=await self._configuration.take(broker, fields))
 
     def _apply(self, *, changed: bool) -> None:
@@ -206,7 +211,9 @@ class LeaseKeeper:
             self._lease_changed.set()
 
     async def _renew_all(self, broker: WorkerBroker) -> None:
-        requests = self._in_flight.held()
+        now = self._clock.monotonic()
+        taken_by = now - YOUNG * self._lease.shortest_ms(now) / 1000 / RENEWALS_PER_LEASE
+        requests = [request for request in self._in_flight.held() if request.claimed_at <= taken_by]
         for start in range(0, len(requests), AT_ONCE):
             part = requests[start : start + AT_ONCE]
             codes = await broker.renew(self._worker, [request.lease for request in part])
