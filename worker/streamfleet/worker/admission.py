@@ -209,11 +209,11 @@ class Admission:
         """Adjust the estimates and the batching by the outcome of a request that was started, in monotonic seconds."""
         if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
             self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
-            asked = request.asked
+            asked, generated = request.asked, tokens_used(outcome.usage, "completion_tokens")
             if asked is not None and asked.endpoint not in POOLING and not output_tokens(asked.body, 0):
-                self._typical.generated(tokens_used(outcome.usage, "completion_tokens"), request.demand.sequences)
+                self._typical.generated(generated, request.demand.sequences)
             if request.started_at is not None:
-                self._typical.took(now - request.started_at, tokens_used(outcome.usage, "completion_tokens"))
+                self._typical.took(now - request.started_at, generated)
         self._learn_time(request, outcome, now)
         self.policy.ended(request, outcome, now)
 

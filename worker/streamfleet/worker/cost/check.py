@@ -31,7 +31,6 @@ _SCALARS = frozenset(
     | {"presence_penalty", "frequency_penalty", "repetition_penalty"}
 )
 _SCALAR_TYPES = frozenset({int, float, str, bool, type(None)})
-_MESSAGE = frozenset({"role", "content"})
 
 
 def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None = None, endpoint: str = "") -> None:
@@ -127,9 +126,9 @@ def _is_talk(messages: Any, limits: CostLimits) -> bool:
     if type(messages) is not list or len(messages) > min(limits.max_messages, limits.max_values // 3):
         return False
     for message in messages:
-        if type(message) is not dict or message.keys() != _MESSAGE:
+        if type(message) is not dict or len(message) != 2:
             return False
-        if type(message["role"]) is not str or type(message["content"]) is not str:
+        if type(message.get("role")) is not str or type(message.get("content")) is not str:
             return False
     return True
 
