@@ -195,7 +195,7 @@ class LeaseKeeper:
                 wait.cancel()
 
     async def _heartbeat(self, broker: WorkerBroker, now: float) -> None:
-        """Write the heartbeat if more than the load is new, or it is due: large fleets must not keep Redis busy with it."""
+        """Write the heartbeat if more than the load is new, or it is due: large fleets must not keep Redis busy."""
         description = self._describe()
         what = {name: value for name, value in description.items() if name not in LOAD}
         if what != self._said or now - self._said_at > self._lease.shortest_ms(now) / 1000 * QUIET_SHARE:
