@@ -211,8 +211,8 @@ def _enqueue_span(queue: str, requests: int) -> Iterator[str | None]:
 
     None if this process has not set up OpenTelemetry.
     """
-    api = sys.modules.get("opentelemetry.trace")  # set up means imported
-    if api is None:
+    api = sys.modules.get("opentelemetry.trace")  # set up means imported; and redis-py imports it where it is installed
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         yield None
         return
     attributes = {
