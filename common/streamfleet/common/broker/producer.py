@@ -59,15 +59,15 @@ class ProducerBroker(ClientBroker):
 
     def _enqueue_words(self, submissions: Sequence[Submission]) -> tuple[list[str], list[Any]]:
         """KEYS and ARGV of enqueue.lua. Values that neighbours share are sent once, because each word costs time."""
-        limits = self.limits
+        limits, lanes = self.limits, self.keys.lanes
         record, result = self.keys.request(""), self.keys.result("")
         keys = [
-            *self.keys.lanes,
+            *lanes,
             *[record + item.id for item in submissions],
             *[result + item.id for item in submissions],
         ]
         touch = "touch" if limits.enqueue_replicas else ""
-        args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch, len(self.keys.lanes)]
+        args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch, len(lanes)]
         run: tuple[str, ...] = ()
         start = 0
         for item in submissions:
