@@ -30,7 +30,7 @@ class WorkerView:
         age_s: seconds since its start, by its own clock; None if unknown.
         unready: its own reason for taking no requests; empty for none.
         held: number of requests that it holds by lane, as Redis counts them.
-        oldest_held_s: longest time that it has held one of its requests, seconds; None if unknown.
+        oldest_held_s: it has held none of its requests for longer, seconds; None if unknown.
         silent_after_s: time without a sign of life after which it counts as silent, seconds.
         follows_configuration: True if it follows the queue's configuration.
         environment: values of its environment that are not the queue's.
