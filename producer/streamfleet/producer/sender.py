@@ -211,7 +211,7 @@ def _enqueue_span(queue: str, requests: int) -> Iterator[str | None]:
 
     None if this process has not set up OpenTelemetry.
     """
-    api = sys.modules.get("opentelemetry.trace")  # set up means imported; and redis-py imports it where it is installed
+    api = sys.modules.get("opentelemetry.trace")  # whoever sets it up imports it; so does redis-py
     if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
         yield None
         return

@@ -29,13 +29,13 @@ from streamfleet.worker.in_flight import InFlight, StopReason
 log = structlog.get_logger(__name__)
 RENEWALS_PER_LEASE = 4
 YOUNG = 0.5
-"""Of the time between two renewals: a younger lease waits for the next one, and most short answers need none at all."""
+"""Part of the time between two renewals: a younger lease waits for the next one, and most short answers need none."""
 LEAST_ANSWER_S = 1.0
 """Redis has at least so long for the answer to a renewal; else it is tried again when the next one would be due."""
 PAUSE_S = 0.5
 QUIET_SHARE = 0.8  # of a lease: a worker that writes no heartbeat counts as silent after one and a half
 LOAD = frozenset({"running", "credit", "oldest_held_ms"})
-"""Of a worker's description: what is never twice the same under load. Redis's pending entries tell it at any time."""
+"""Fields of a worker's description that change all the time under load: they alone are no news."""
 AT_ONCE = 500
 CANCELS_BLOCK_MS = 30_000  # a cancel that is missed here is found by the next renewal
 CANCELS_GAP_S = 0.1

@@ -22,7 +22,7 @@ function AFFINITY.add_records(h)
 
   -- The beginning of the prompt, as the body spells it; nil for a short one.
   local function beginning(body)
-    -- Not cut where it is short: Redis's Lua hashes each new string whole.
+    -- A short body is not cut: Redis's Lua hashes each new string whole.
     local head, at = #body > 8192 and string.sub(body, 1, 8192) or body, nil
     for _, name in ipairs({'"messages"', '"prompt"', '"input"'}) do at = at or string.find(head, name, 1, true) end
     local part = at and string.sub(body, at, at + AFFINITY.beginning_bytes - 1) or ''
