@@ -132,17 +132,17 @@ async def _deepen(client: redis.Redis, broker: Broker, count: int, name: str) ->
         first_deadline_ms=int(time.time() * 1000) + 3_600_000,
         queue=broker.keys.queue,
     )
-    client.config_resetstat()
+    before = script_us(client)
     staged = await stage_all(broker)
     assert staged == count, f"{staged} of {count} entries were staged"
-    return _script_us(client) / max(1, count)
+    return (script_us(client) - before) / max(1, count)
 
 
 async def _pull(client: redis.Redis, broker: Broker, wanted: int) -> tuple[float, Pulled]:
     """Make one pull; returns its server time in µs, and its result."""
-    client.config_resetstat()
+    before = script_us(client)
     pulled = await broker.pull("w1", wanted)
-    cost = _script_us(client)
+    cost = script_us(client) - before
     assert len(pulled.claims) == wanted, f"a pull of {wanted} brought {len(pulled.claims)}"
     return cost, pulled
 
@@ -152,7 +152,10 @@ async def _complete(broker: Broker, pulled: Pulled) -> None:
     await broker.complete("w1", done)
 
 
-def _script_us(client: redis.Redis) -> float:
-    """Server time of all script calls since the counters were reset, with the commands inside them."""
+def script_us(client: redis.Redis) -> float:
+    """Server time of all script calls so far, with the commands inside them.
+
+    Take differences: after `CONFIG RESETSTAT`, Redis sets up a histogram of 64 KB at the next call of each command.
+    """
     stats = client.info("commandstats")
     return float(sum(row["usec"] for name, row in stats.items() if name in SCRIPTS))

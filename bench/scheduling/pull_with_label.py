@@ -13,7 +13,7 @@ from bench.core.redis import memory_bytes, own_server
 from bench.core.reports import Table, Target
 from bench.scheduling.feeding import padded_body, stage_all
 from bench.scheduling.parts import Part, Say
-from bench.scheduling.pull_cost import _script_us, trimmed_mean
+from bench.scheduling.pull_cost import script_us, trimmed_mean
 from streamfleet.common.broker.types import Completion, Home
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -93,9 +93,9 @@ class _Queues:
 
     async def _pull(self, name: str, wanted: int, worker: str) -> float:
         """Pull and end so many requests, and add as many. Returns the server time of the pull, µs."""
-        self._client.config_resetstat()
+        before = script_us(self._client)
         pulled = await self._queues[name].pull(worker, wanted, home=self._home)
-        cost = _script_us(self._client)
+        cost = script_us(self._client) - before
         assert len(pulled.claims) == wanted
         done = [Completion(claim.lease, Status.SUCCEEDED, {"usage": USAGE}) for claim in pulled.claims]
         await self._queues[name].complete(worker, done)
