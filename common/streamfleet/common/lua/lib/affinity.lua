@@ -23,8 +23,10 @@ local function homes()
   if AFFINITY.made ~= nil then return AFFINITY.made end
   -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
   local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
-  AFFINITY.made = allowed and type(redis.pcall('HLEN', SESSIONS)) == 'number' and type(redis.pcall('ZCARD', HOMES)) == 'number'
-    and type(redis.pcall('ZCARD', LOADS)) == 'number'
+  local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
+  local words = allowed and redis.pcall('HGET', SESSIONS, 'n|' .. worker)
+  local size = allowed and redis.pcall('ZCARD', HOMES)
+  AFFINITY.made = allowed and type(words) ~= 'table' and type(size) == 'number' and type(redis.pcall('ZCARD', LOADS)) == 'number'
   -- @guard affinity: keys of another type are left alone
   if AFFINITY.made == false then return false end
   if not AFFINITY.all then
@@ -34,6 +36,8 @@ local function homes()
     AFFINITY.add_upkeep(AFFINITY.all)
   end
   for _, begin in ipairs(AFFINITY.all.begins) do begin() end
+  AFFINITY.all.started(worker, words)
+  AFFINITY.all.size = size
   AFFINITY.made = AFFINITY.all
   return AFFINITY.made
 end

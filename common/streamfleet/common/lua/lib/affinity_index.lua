@@ -8,11 +8,13 @@ function AFFINITY.add_index(h)
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken, owned    -- scores and members to write; homes that got something; by lane, ids that waited for this worker
   local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
-  local number_of, marks       -- by worker; by lane, {member, since, lowest rank, these as text} of a passed head; or false
+  local started                -- by worker: its number and start as text, or false
+  local marks                  -- by lane: member, id, since, lowest rank, and these as text, of a head that is passed over; or false
   local over                   -- by lane: the lowest rank that this pull took, but for a head that was passed over
 
+  -- h.size: number of members of the index; nil if that is not known.
   table.insert(h.begins, function()
-    added, woken, owned, seen, stolen, number_of, marks, over, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, nil
+    added, woken, owned, seen, stolen, started, marks, over, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, nil
   end)
 
   local function score(lane, number) return lane * STEP + number end
@@ -24,7 +26,7 @@ function AFFINITY.add_index(h)
   function h.write_index()
     if #added == 0 then return end
     local words = added
-    added = {}
+    added, h.size = {}, nil
     for i = 1, #words, 400 do call('ZADD', HOMES, unpack(words, i, math.min(i + 399, #words))) end
   end
 
@@ -42,13 +44,14 @@ function AFFINITY.add_index(h)
     call('HSET', SCHED, 'sessions', AFFINITY.homing)
   end
 
-  function h.number(worker)
-    if number_of[worker] == nil then
-      local words = call('HGET', SESSIONS, 'n|' .. worker)
-      number_of[worker] = tonumber(string.match(words or '', '^%d+')) or false
-    end
-    return number_of[worker]
+  -- Number and start of a worker, as text; false for one that is no home. `words`: what was read of it.
+  function h.started(worker, words)
+    if words ~= nil then started[worker] = words end
+    if started[worker] == nil then started[worker] = call('HGET', SESSIONS, 'n|' .. worker) end
+    return started[worker]
   end
+
+  function h.number(worker) return tonumber(string.match(h.started(worker) or '', '^%d+')) end
 
   -- An entry becomes ready.
   function h.place(lane, id, rank, fields)
@@ -69,6 +72,7 @@ function AFFINITY.add_index(h)
   function h.remove(lane, rows)
     h.write_index()
     local members = {}
+    h.size = nil
     for i, row in ipairs(rows) do members[i] = member_of(lane, row[1], row[2]) end
     for i = 1, #members, 400 do
       -- @guard affinity: what is ready no more has no home
@@ -89,20 +93,23 @@ function AFFINITY.add_index(h)
     return row, id, id and home_of(lane, row[1], row[2])
   end
 
-  -- The member of the first of a lane that is passed over; since when; and the lowest rank that others took since.
+  local function read_mark(words)
+    local since, lowest, member = string.match(words or '', '^(%d+) (%d+) (.*)$')
+    return member and {member = member, id = decode_id(member), since = tonumber(since), lowest = tonumber(lowest), words = words}
+      or false
+  end
+
+  -- The first of a lane that is passed over; false if none is.
   local function mark_of(lane)
-    if marks[lane] == nil then
-      local words = call('HGET', SESSIONS, '^' .. lane)
-      local since, lowest, member = string.match(words or '', '^(%d+) (%d+) (.*)$')
-      marks[lane] = member and {member, tonumber(since), tonumber(lowest), words} or false
-    end
-    if marks[lane] then return unpack(marks[lane], 1, 3) end
+    if marks[lane] == nil then marks[lane] = read_mark(call('HGET', SESSIONS, '^' .. lane)) end
+    return marks[lane]
   end
 
   local function write_mark(lane, since, lowest, member)
     local before, words = marks[lane], string.format('%.0f %.0f %s', since, lowest, member)
-    marks[lane] = {member, since, lowest, words}
-    if not before or before[4] ~= words then call('HSET', SESSIONS, '^' .. lane, words) end
+    if before and before.words == words then return end
+    marks[lane] = read_mark(words)
+    call('HSET', SESSIONS, '^' .. lane, words)
   end
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
@@ -115,17 +122,15 @@ function AFFINITY.add_index(h)
 
   -- The worker that pulls. A new start of it gets a new number.
   function h.arrive(worker, start)
-    local known = call('HGET', SESSIONS, 'n|' .. worker)
-    local number, since = string.match(known or '', '^(%d+) (.*)$')
+    local number, since = string.match(h.started(worker) or '', '^(%d+) (.*)$')
     -- @guard affinity: a worker that comes back is new
     if number and since == start then
       h.mine = tonumber(number)
     else
       if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
       h.mine = call('HINCRBY', SESSIONS, '#', 1)
-      call('HSET', SESSIONS, 'n|' .. worker, string.format('%.0f %s', h.mine, start))
+      call('HSET', SESSIONS, 'n|' .. worker, h.started(worker, string.format('%.0f %s', h.mine, start)))
     end
-    number_of[worker] = h.mine
   end
 
   local function note(number, last, waits, worker)
@@ -158,9 +163,9 @@ function AFFINITY.add_index(h)
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
-    local member, since = mark_of(lane)
+    local mark = mark_of(lane)
     -- @guard affinity: what was passed over for long goes to anybody
-    if member == row[1] and h.until_long_ago(since) == 0 then return row, 0 end
+    if mark and mark.member == row[1] and h.until_long_ago(mark.since) == 0 then return row, 0 end
   end
 
   -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
@@ -169,7 +174,8 @@ function AFFINITY.add_index(h)
     stolen, seen = {}, {}
     for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
     h.write_index()
-    local whole = call('ZCARD', HOMES) == ready   -- all that is ready stands in the index
+    local whole = (h.size or call('ZCARD', HOMES)) == ready   -- all that is ready stands in the index
+    h.size = nil
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
       if all > 0 then
@@ -226,17 +232,19 @@ function AFFINITY.add_index(h)
     for _ = 1, ROUNDS do
       local rows, mine = merged(lane, wanted - #ids)
       if #rows == 0 then return end
-      local members, marked = {}, mark_of(lane)
+      local lowest = over[lane] or NO_DEADLINE
+      local members, mark = {}, mark_of(lane)
       for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
       for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members))) do
         -- @guard affinity: what was left over is not taken
         local id = rank and decode_id(members[i])
         if id then
-          if members[i] ~= marked then over[lane] = math.min(over[lane] or NO_DEADLINE, rank) end
+          if not mark or id ~= mark.id then lowest = math.min(lowest, rank) end
           ids[#ids + 1] = id
           if mine[i] then ours[id] = true end
         end
       end
+      over[lane] = lowest
       call('ZREM', HOMES, unpack(rows))
       call('ZREM', ready_key(lane), unpack(members))
       if #ids >= wanted then return end
@@ -270,36 +278,41 @@ function AFFINITY.add_index(h)
       end
       take(lane, wanted, ids, ours)
     end
-    for _, id in ipairs(ids) do
-      local kind = ours[id] and 'own' or 'free'
-      now.all, now[kind] = now.all - 1, math.max(0, now[kind] - 1)
-    end
+    local own = 0
+    for i = 1, #ids do if ours[ids[i]] then own = own + 1 end end
+    now.all, now.own, now.free = now.all - #ids, math.max(0, now.own - own), math.max(0, now.free - (#ids - own))
     return ids
   end
 
-  -- Entries that were taken, as rows of id, fields, deadline, and true if they run. What was another's, or nobody's, is this
-  -- worker's now.
-  function h.claimed(lane, rows)
+  -- Entries that were taken: stream ids; and by place the fields of those that still have any, their deadlines, and the
+  -- fields of those that run. What was another's, or nobody's, is this worker's now.
+  function h.claimed(lane, ids, fields_of, deadlines, runs)
     local ours, in_turn = owned[lane] or {}, shares(lane)
-    for _, row in ipairs(rows) do
-      local id, fields, deadline, runs = unpack(row, 1, 4)
+    for i = 1, #ids do
+      local id = ids[i]
       if not ours[id] then
         if in_turn then
-          local rank = fields and AFFINITY.rank(lane, id, deadline, fields) or rank_of(lane, id)
+          local fields = fields_of[id]
+          local rank = fields and AFFINITY.rank(lane, id, deadlines[i], fields) or rank_of(lane, id)
           h.remove(lane, {{rank, encode_id(id)}})
         end
         -- @guard affinity: who takes it is its home
-        if h.mine and runs then h.moved(fields, h.mine) end
+        if h.mine and runs[i] then h.moved(runs[i], h.mine) end
       end
     end
   end
 
-  -- Time for which an entry that was just taken was passed over, ms, as text; '' if it was not.
-  function h.passed(lane, id)
-    local member, since, lowest = mark_of(lane)
-    if not member or member ~= encode_id(id) then return '' end
-    write_mark(lane, since, lowest, '-')
-    return string.format('%.0f', math.max(0, now_ms() - since))
+  -- Stream id of the first of a lane that is passed over; false for none.
+  function h.passed_over(lane)
+    local mark = mark_of(lane)
+    return mark and mark.id
+  end
+
+  -- That entry was just taken. Returns the time for which it was passed over, ms, as text.
+  function h.passed(lane)
+    local mark = mark_of(lane)
+    write_mark(lane, mark.since, mark.lowest, '-')
+    return string.format('%.0f', math.max(0, now_ms() - mark.since))
   end
 
   -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
@@ -307,16 +320,16 @@ function AFFINITY.add_index(h)
   local function mark_passed(lane)
     local row, id, home = unpack(seen[lane].head or {head(lane)})
     if home and home == h.mine then return end   -- it may be as far behind with this one
-    local member, since, lowest = mark_of(lane)
+    local mark = mark_of(lane)
     if not home or home == FREE then
       marks[lane] = false
-      return member and call('HDEL', SESSIONS, '^' .. lane)
+      return mark and call('HDEL', SESSIONS, '^' .. lane)
     end
     local taken = shares(lane) and 0 or over[lane] or NO_DEADLINE
-    lowest = math.min(lowest or NO_DEADLINE, taken)
+    local since, lowest = mark and mark.since, math.min(mark and mark.lowest or NO_DEADLINE, taken)
     -- @guard affinity: who is behind with the first is behind with the next
-    local behind = member and enqueued_ms(lane, id) <= since and lowest > tonumber(row[2])
-    if member ~= row[1] and not behind then since, lowest = now_ms(), taken end
+    local behind = mark and enqueued_ms(lane, id) <= since and lowest > tonumber(row[2])
+    if not (mark and mark.member == row[1]) and not behind then since, lowest = now_ms(), taken end
     write_mark(lane, since, lowest, row[1])
   end
 
@@ -393,6 +406,7 @@ function AFFINITY.add_index(h)
 
   function h.free(lane, members)   -- members of the index are anybody's
     local kept = shares(lane)
+    h.size = nil
     for i = 1, #members, 200 do
       local words = {kept and 'ZREM' or 'ZADD', HOMES}
       for at = i, math.min(i + 199, #members) do

@@ -99,8 +99,9 @@ local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
   local shared, at_home, here = sharing(), homing(), arrived[lane] or {}
+  local passed_over = at_home and at_home.passed_over(lane)
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen, names, homed = {}, {}, {}, {}, {}, {}, {}
+  local rows, sizes, deadlines, results, seen, names, ran = {}, {}, {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
@@ -115,7 +116,7 @@ local function take_from(lane, picks, arg, claims)
       local request_id = request_id_of(given, lane, id)
       local kept = kept_enqueued_ms(lane, id)
       rows[i] = {lane, id, attempts[i], request_id, fields, lost[i], kept and string.format('%.0f', kept) or '',
-        interruptions(lane, id), '', at_home and at_home.passed(lane, id) or ''}
+        interruptions(lane, id), '', id == passed_over and at_home.passed(lane) or ''}
       sizes[i], deadlines[i] = size, deadline
       results[#results + 1] = result_key(request_id)
       if #ids > 1 then twice, seen[request_id] = twice or seen[request_id], true end
@@ -138,15 +139,13 @@ local function take_from(lane, picks, arg, claims)
     end
     if runs then
       claims[#claims + 1] = row
-      bytes = bytes + sizes[i]
+      ran[i], bytes = row[5], bytes + sizes[i]
     else
       dropped = dropped + 1
     end
-    if shared then names[i] = {id, names[i], runs and row[5]} end
-    if at_home then homed[i] = {id, row and row[5], deadlines[i], runs} end
   end
-  if shared then shared.claimed(lane, names) end
-  if at_home then at_home.claimed(lane, homed) end
+  if shared then shared.claimed(lane, ids, names, ran) end
+  if at_home then at_home.claimed(lane, ids, fields_of, deadlines, ran) end
   return bytes, dropped, #ids
 end
 

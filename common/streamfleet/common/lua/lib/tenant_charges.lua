@@ -70,44 +70,44 @@ local function add_charges(t)
     end_run(charge.name)
   end
 
-  local function charge_run(lane, id, name, fields, before, pick)
-    local cost, prompt, class
+  -- `pick`: what is charged already, in its record and its turn; nil for an entry that stood in no index.
+  local function charge_run(lane, name, fields, before, pick)
+    local record, cost, prompt, class = pick and pick.record or t.change(name), nil, nil, nil
     if pick and pick.bytes then
       cost, prompt, class = pick.cost, pick.prompt, pick.class
     else
       local bytes, limit = t.size(fields)
-      cost, prompt, class = t.cost(t.record(name), bytes, tonumber(limit))
+      cost, prompt, class = t.cost(record, bytes, tonumber(limit))
+      t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
     end
-    local record = t.change(name)
-    t.add_tokens(lane, name, (cost - (pick and pick.cost or 0)) / record.weight)
     if not pick then record.running = record.running + 1 end
     record.charged, record.seen = record.charged + cost, now_ms()
     return string.format('%d %d %s %d %s ', prompt, cost - prompt, record.weight, before and before.kept or 0, class) .. name
   end
 
-  -- Entries that a pull took, as {stream id, tenant, fields}: those that run are charged. Others have no fields: they were
-  -- ended.
-  function t.claimed(lane, rows)
-    local fields = {}
-    for i, row in ipairs(rows) do fields[i] = charge_field(lane, row[1]) end
-    fields[#rows + 1] = t.level_field(lane)
-    t.fetch(fields)
-    if t.reached[lane] then t.pass_level(lane, t.reached[lane]) end
-    for i, row in ipairs(rows) do
-      local pick = t.picks[row[1]]
-      local name = row[3] and (pick and pick.name == row[2] and pick.name or t.name(row[2]))
+  -- Entries that a pull took: stream ids; and by place the tenants that they name, and the fields of those that run, which
+  -- are charged. The others were ended.
+  function t.claimed(lane, ids, names, runs)
+    local charged = {}
+    for i = 1, #ids do charged[i] = charge_field(lane, ids[i]) end
+    charged[#ids + 1] = t.level_field(lane)
+    local found = t.read(charged)
+    if t.reached[lane] then t.pass_level(lane, t.reached[lane], found[#ids + 1]) end
+    for i = 1, #ids do
+      local pick, fields = t.picks[ids[i]], runs[i]
+      local name = fields and (pick and pick.name == names[i] and pick.name or t.name(names[i]))
       if pick and name ~= pick.name then
         -- @guard tenants: what did not run is not charged
         t.add_tokens(lane, pick.name, -pick.cost / t.record(pick.name).weight)
         end_run(pick.name)
         pick = nil
       end
-      if row[3] then
-        local before = charge_in(t.get(fields[i]))
+      if fields then
+        local before = charge_in(found[i])
         -- @guard tenants: a charge that nobody settled is given back
         if before then settle_run(lane, before, 0) end
         -- @guard tenants: a pick is charged
-        t.write_field(fields[i], charge_run(lane, row[1], name, row[3], before, pick))
+        t.write_field(charged[i], charge_run(lane, name, fields, before, pick))
       end
     end
   end

@@ -7,7 +7,7 @@ local function add_index(t)
   local RECORD, RECORD_BYTES = '<ddddddd', 56
 
   local function add_records(t)
-    local records, dirty, names   -- by name; names by what was given
+    local records, dirty, names   -- records by name, and those that have changed; names by what was given
     table.insert(t.begins, function() records, dirty, names = {}, {}, {} end)
 
     local function read_record(name, words, lengths, rule)
@@ -22,7 +22,7 @@ local function add_index(t)
       end
       local record = {name = name, new = not words, lengths = lengths or '', running = running, requests = requests, charged = charged, tokens = tokens,
         lost = lost, missed = missed, seen = seen, weight = weight > 0 and weight or 1, most = tonumber(most) or math.huge,
-        set = rule}
+        set = rule, changed = false}
       records[name] = record
       return record
     end
@@ -63,7 +63,7 @@ local function add_index(t)
     -- The record, for a change of it.
     function t.change(name)
       local record = t.record(name)
-      dirty[name] = record
+      if not record.changed then dirty[#dirty + 1], record.changed = record, true end
       return record
     end
 
@@ -77,8 +77,8 @@ local function add_index(t)
     end
 
     function t.forget_record(name)
+      if records[name] then records[name].changed = false end
       read_record(name)
-      dirty[name] = nil
       t.put('t|' .. name, false)
       t.put('l|' .. name, false)
       count_known(-1)
@@ -101,10 +101,12 @@ local function add_index(t)
 
     function t.write_records()
       local new = 0
-      for name, record in pairs(dirty) do
-        new, record.new = new + (record.new and 1 or 0), false
-        t.write_field('t|' .. name, struct.pack(RECORD, record.running, record.requests, math.max(0, record.charged),
-          math.max(0, record.tokens), record.lost, record.missed, record.seen))
+      for _, record in ipairs(dirty) do
+        if record.changed then
+          new, record.new, record.changed = new + (record.new and 1 or 0), false, false
+          t.write_field('t|' .. record.name, struct.pack(RECORD, record.running, record.requests, math.max(0, record.charged),
+            math.max(0, record.tokens), record.lost, record.missed, record.seen))
+        end
       end
       dirty = {}
       if new > 0 then count_known(new) end
@@ -119,9 +121,9 @@ local function add_index(t)
     -- comes a request below the level does not lower it for the next.
     function t.level(lane) return math.max(t.least(lane) or 0, reached(lane)) end
 
-    -- A tenant that had so many tokens is picked.
-    function t.pass_level(lane, tokens)
-      if tokens > reached(lane) then t.put(t.level_field(lane), string.format('%.17g', tokens)) end
+    -- A tenant that had so many tokens is picked. `before`: the field of the level.
+    function t.pass_level(lane, tokens, before)
+      if tokens > (tonumber(before or nil) or 0) then t.put(t.level_field(lane), string.format('%.17g', tokens)) end
     end
 
     -- A tenant waits, if it may run one more. `bytes`, `limit`: of a request that has come.

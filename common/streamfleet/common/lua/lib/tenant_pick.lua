@@ -27,8 +27,8 @@ local function add_pick(t)
     for i = 1, #rows, 2 do names[(i + 1) / 2] = rows[i] end
     t.fetch_records(names)
     for i, name in ipairs(names) do
-      queue[i] = {name = name, record = t.record(name), tokens = tonumber(rows[2 * i]), heads = NONE, more = true, at = 0,
-        asked = 0.5}
+      queue[i] = {name = name, record = t.record(name), tokens = math.min(tonumber(rows[2 * i]), t.most_tokens), heads = NONE,
+        more = true, at = 0, asked = 0.5, touched = false}
     end
     return queue
   end
@@ -64,14 +64,14 @@ local function add_pick(t)
   -- for the tenant's weight.
   local function charge(row)
     local record = t.change(row.name)
-    row.cost, row.prompt, row.class = t.cost(record, row.bytes, row.limit)
+    row.record, row.cost, row.prompt, row.class = record, t.cost(record, row.bytes, row.limit)
     t.picks[row.id], record.running = row, record.running + 1
     return row.cost / record.weight
   end
 
   local function take_back(row)
-    local tenant, record = row.tenant, row.tenant.record
-    tenant.tokens = tenant.tokens - row.cost / record.weight
+    local tenant, record = row.tenant, row.record
+    tenant.tokens = math.max(0, tenant.tokens - row.cost / record.weight)
     record.running, t.picks[row.id] = record.running - 1, nil
   end
 
@@ -128,12 +128,15 @@ local function add_pick(t)
 
   -- Writes the turns that a round has changed.
   local function end_round(lane, touched)
-    for tenant in pairs(touched) do
-      local record = tenant.record
+    local scores, n = {}, 0
+    for i = 1, #touched do
+      local tenant, record = touched[i], touched[i].record
       local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
         or tenant.name == '' and t.bare(lane)
-      t.set_turn(lane, tenant.name, tenant.tokens, more and record.running < record.most and true or false)
+      scores[n + 1] = t.score(tenant.tokens, more and record.running < record.most)
+      scores[n + 2], n = tenant.name, n + 2
     end
+    t.store_turns(lane, scores)
   end
 
   -- Returns the number of entries in the index that were none.
@@ -152,7 +155,7 @@ local function add_pick(t)
       local tenant = queue.next()
       if not tenant then break end
       local record, member = tenant.record, nil
-      touched[tenant] = true
+      if not tenant.touched then tenant.touched, touched[#touched + 1] = true, tenant end
       if record.running < record.most then member = next_of(lane, tenant) end
       if member then
         local ready, bytes, limit = string.match(member, '^([^%z]*)%z(%d*) ?(%d*)$', #tenant.name + 19)
@@ -161,7 +164,7 @@ local function add_pick(t)
           gone[#gone + 1] = member
         else
           local row = {tenant = tenant, name = tenant.name, id = id, member = member, ready = ready,
-            bytes = bytes ~= '' and bytes, limit = tonumber(limit)}
+            bytes = bytes ~= '' and bytes, limit = tonumber(limit), record = record, cost = 0, prompt = 0, class = ''}
           if stays(id) then passed[#passed + 1] = row else pick(row) end
         end
         queue.back(tenant)

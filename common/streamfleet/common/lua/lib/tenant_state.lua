@@ -4,6 +4,7 @@
 local RULES = 'rules'   -- SCHED's field `tenants` while operators have set something of a tenant; else '1'
 
 local function add_state(t)
+  t.most_tokens = 9e15   -- of a turn
   local known, changed   -- fields of SERVED
   local more             -- names and values of more fields to write, which nothing reads in this call
   local turns, moved     -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
@@ -31,6 +32,15 @@ local function add_state(t)
       local found = call('HMGET', SERVED, unpack(missing, from, math.min(from + 399, #missing)))
       for i = 1, #found do known[missing[from + i - 1]] = found[i] end
     end
+  end
+
+  -- Values of fields, by place. They are not kept.
+  function t.read(fields)
+    local found = call('HMGET', SERVED, unpack(fields))
+    for i = 1, changed and #fields or 0 do
+      if known[fields[i]] ~= nil then found[i] = known[fields[i]] end
+    end
+    return found
   end
 
   function t.get(field)
@@ -74,6 +84,8 @@ local function add_state(t)
   end
 
   -- A turn's score is its tokens; of a tenant that does not wait, as much below -1.
+  function t.score(tokens, waiting) return waiting and tokens or -1 - tokens end
+
   local function turn_in(score)
     score = tonumber(score or nil)
     if not score then return false end
@@ -110,7 +122,7 @@ local function add_state(t)
 
   function t.set_turn(lane, name, tokens, waiting)
     local before = turns[lane][name]
-    tokens = math.max(0, math.min(tokens, 9e15))
+    tokens = math.max(0, math.min(tokens, t.most_tokens))
     if before == nil then
       least[lane] = nil
     elseif least[lane] and waiting and tokens <= least[lane] then
@@ -121,6 +133,16 @@ local function add_state(t)
     turns[lane][name] = {tokens, waiting}
     moved[lane] = moved[lane] or {}
     moved[lane][name] = true
+  end
+
+  -- Writes turns at once: scores and tenants, as ZADD takes them.
+  function t.store_turns(lane, scores)
+    least[lane] = nil
+    for i = 2, #scores, 2 do
+      turns[lane][scores[i]] = nil
+      if moved[lane] then moved[lane][scores[i]] = nil end
+    end
+    call_in_parts('ZADD', turns_key(lane), scores)
   end
 
   -- The least tokens of who waits; nil for nobody.
@@ -139,7 +161,7 @@ local function add_state(t)
     local scores, n = {}, 0
     for name in pairs(moved[lane]) do
       local turn = turns[lane][name]
-      scores[n + 1], scores[n + 2], n = turn[2] and turn[1] or -1 - turn[1], name, n + 2
+      scores[n + 1], scores[n + 2], n = t.score(turn[1], turn[2]), name, n + 2
     end
     moved[lane] = nil
     if t.takes_turns(lane) then call_in_parts('ZADD', turns_key(lane), scores) end
