@@ -11,7 +11,7 @@ import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
-from streamfleet.common.broker.types import Completion, EnqueueCode, Submission
+from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Submission
 from streamfleet.common.connection import Connection, functions
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import Keys
@@ -101,6 +101,36 @@ async def test_functions_that_were_flushed_are_loaded_again(broker: Broker, work
     assert await enqueued(broker, 2)
     assert (await worker.pull("w1", 1)).claims
     assert libraries(admin) == {scripts.library().name}
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+async def test_a_function_is_told_of_a_queue_once_and_again_where_it_has_forgotten(
+    broker: Broker, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, clustered: bool
+) -> None:
+    await broker.connection.load_functions()
+    clients = await broker.connection._server._current()
+    monkeypatch.setattr(clients.functions, "_clustered", clustered)
+    declared = list[int]()
+    send = clients.commands.send
+
+    async def noted(*words: Any) -> Any:
+        declared.append(words[2]) if words[0] == "FCALL" else None
+        return await send(*words)
+
+    monkeypatch.setattr(clients.commands, "send", noted)
+    assert await enqueued(broker, 1)
+    declared.clear()
+    (claim,) = (await broker.pull("w1", 1)).claims
+    await broker.pull("w1", 1)
+    admin.function_flush()
+    admin.function_load(scripts.library().text)
+    assert await broker.renew("w1", [claim.lease])
+    await broker.pull("w1", 1)
+    codes = await broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, {"response": "{}"})])
+    assert codes == [CompleteCode.PUBLISHED]
+    every = len(broker.keys.shared())
+    short = [every] if clustered else [1, every]
+    assert declared == [every, *short[:1], every, *short, every + 2]
 
 
 async def test_functions_come_back_with_a_snapshot(

@@ -72,7 +72,7 @@ class Connection:
             raise SettingsError(f"REDIS_URL {self.address}: {why_unusable(error)}") from None
         self._clustered = read.kind is Kind.CLUSTER
         self._locator = _locator(read, self.address)
-        self._server = CurrentServer(self._locator)
+        self._server = CurrentServer(self._locator, self._clustered)
 
     @property
     def moves(self) -> int:

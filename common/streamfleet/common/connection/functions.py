@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,10 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import Client
+from streamfleet.common.keys import Keys
 
+MOST_TOLD = 256
+"""Configurations of queues that are remembered; workers have a few."""
 AGAIN_S = 60.0
 """Seconds for which a server is called by EVALSHA after it had no function, before functions are tried again."""
 _FORBIDDEN_OR_UNKNOWN = re.compile(r"['`]fcall['`]")
@@ -24,16 +28,24 @@ class NoFunction(Exception):
 class Functions:
     """Functions on one server: a worker that finds none loads them, if its user may; a client goes on with EVALSHA.
 
+    A function holds the configuration and the shared keys of each queue: after the first call their digest stands for
+    them, which spares a lone call 30 thousand of the server's 170 to 500 thousand instructions. In a cluster each call
+    declares all keys, because a slot that moves refuses only what is declared.
+
     Args:
         client: connections to the server.
+        clustered: true if the server is a node of a cluster.
         clock: seconds; monotonic.
 
     Attributes:
         loaded: True if they were loaded through this object.
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client, self._library = client, scripts.library()
+    def __init__(self, client: Client, clustered: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clustered, self._library = client, clustered, scripts.library()
+        self._shared = len(Keys("any").shared())
+        self._digests: dict[str, str] = {}
+        self._told: set[tuple[str, str]] = set()
         self._clock = clock
         self._not_before = 0.0
         self._may_load = True
@@ -47,9 +59,8 @@ class Functions:
         """
         if verb not in scripts.FUNCTIONS or self._clock() < self._not_before:
             raise NoFunction
-        words = ("FCALL", self._library.functions[verb], len(keys), *keys, *args)
         try:
-            return await self._client.send(*words)
+            return await self._send(verb, keys, args)
         except redis.exceptions.ResponseError as error:
             if not _not_run(error):
                 raise
@@ -58,13 +69,38 @@ class Functions:
         if not isinstance(refusal, redis.exceptions.OutOfMemoryError):
             # Clients load nothing: who loads functions also deletes old ones, and only workers do that.
             if _missing(refusal) and verb != "enqueue" and await self._loaded():
-                return await self._once_more(words)
+                return await self._once_more(verb, keys, args)
             self._not_before = self._clock() + AGAIN_S
         raise NoFunction
 
-    async def _once_more(self, words: Sequence[Any]) -> Any:
+    async def _send(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        function = self._library.functions[verb]
+        if verb == "enqueue":  # has neither
+            return await self._client.send("FCALL", function, len(keys), *keys, *args)
+        digest = self._digest(args[0], keys)
+        if (verb, digest) in self._told and not self._clustered:
+            own = keys[self._shared :]
+            try:
+                return await self._client.send("FCALL", function, 1 + len(own), keys[0], *own, digest, *args[1:])
+            except redis.exceptions.ResponseError as error:
+                if not str(error).startswith("NOTTOLD"):
+                    raise
+        reply = await self._client.send("FCALL", function, len(keys), *keys, digest + args[0], *args[1:])
+        if len(self._told) >= MOST_TOLD:
+            self._told.clear()
+        self._told.add((verb, digest))
+        return reply
+
+    def _digest(self, configuration: str, keys: Sequence[str]) -> str:
+        if configuration not in self._digests:
+            if len(self._digests) >= MOST_TOLD:
+                self._digests.clear()
+            self._digests[configuration] = digest_of(configuration, keys[: self._shared])
+        return self._digests[configuration]
+
+    async def _once_more(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
-            return await self._client.send(*words)
+            return await self._send(verb, keys, args)
         except redis.exceptions.ResponseError as error:
             if _not_run(error):
                 raise NoFunction from None
@@ -78,6 +114,7 @@ class Functions:
             if "already exists" not in str(error):
                 raise
         self.loaded = True
+        self._told.clear()
 
     async def _loaded(self) -> bool:
         if not self._may_load:
@@ -89,6 +126,11 @@ class Functions:
             self._may_load = not isinstance(error, redis.exceptions.NoPermissionError)
             return False
         return True
+
+
+def digest_of(configuration: str, shared: Sequence[str]) -> str:
+    """The name under which a function holds a queue's configuration, which has its prefix, and its shared keys."""
+    return hashlib.sha1((configuration + "".join(shared)).encode(), usedforsecurity=False).hexdigest()
 
 
 def _missing(error: redis.exceptions.ResponseError) -> bool:

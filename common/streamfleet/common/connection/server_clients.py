@@ -32,11 +32,11 @@ class ServerClients:
         users: number of operations in progress.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clustered: bool) -> None:
         self.url = url
         self.commands = Client(url)
         self.blocking = BlockingClient(url)
-        self.functions = Functions(self.commands)
+        self.functions = Functions(self.commands, clustered)
         self.users = 0
 
     async def close(self) -> None:
@@ -78,9 +78,9 @@ class CurrentServer:
         moves: number of changes to another server.
     """
 
-    def __init__(self, locator: Locator) -> None:
+    def __init__(self, locator: Locator, clustered: bool) -> None:
         self.moves = 0
-        self._locator = locator
+        self._locator, self._clustered = locator, clustered
         self._clients: ServerClients | None = None
         self._must_locate = True
         self._located_at = 0.0
@@ -151,7 +151,7 @@ class CurrentServer:
             self._must_locate, self._located_at = False, asyncio.get_running_loop().time()
             if self._clients is not None and self._clients.url == url:
                 return self._clients
-            old, self._clients = self._clients, (clients := ServerClients(url))
+            old, self._clients = self._clients, (clients := ServerClients(url, self._clustered))
             if old is not None:
                 self.moves += 1
                 log.warning("redis_moved", server=safe_address(url))

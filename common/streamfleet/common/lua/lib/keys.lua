@@ -2,24 +2,48 @@
 -- then its ready set, then its turns, then those below. ARGV[1] is the configuration: the prefix of the queue's
 -- keys, the lanes, the most urgent first, and the limits. QueueLimits.encoded() in limits.py has the names.
 -- Where the script is a function, what lies between `@begin` and `@end` runs at the beginning of each call, and all else
--- stays between the calls.
+-- stays between the calls. There, ARGV[1] is the digest of the configuration and the shared keys with the configuration
+-- behind it; or the digest alone, if a call has told them before: then one of the shared keys stands for all.
 local GROUP, NOBODY = 'workers', '~'
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
 local HOMES, SESSIONS, LOADS
-local call, cfg, cfg_text, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED, names_of_fields
+local call, cfg, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED
+local known, told_of   -- limits and keys of this queue, and fields that were named; the same of many queues, by digest
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
 local MOST_UNSEEN
 
 -- @begin
 call = redis.call
-if ARGV[1] ~= cfg_text then
-  cfg_text, cfg = ARGV[1], cjson.decode(ARGV[1])
-  LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-  SHARED = 3 * LANE_COUNT + 16
-  names_of_fields = {}
-  MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
+known = told_of and told_of[ARGV[1]]
+if known then
+  local given = KEYS
+  KEYS = known.keys
+  if given[2] then
+    KEYS = {unpack(KEYS)}
+    for i = 2, #given do KEYS[#KEYS + 1] = given[i] end
+  end
+else
+  local digest = string.byte(ARGV[1]) ~= 123 and string.sub(ARGV[1], 1, 40)   -- 123: {
+  known = told_of and told_of[digest]
+  if not known then
+    if digest == ARGV[1] then return redis.error_reply('NOTTOLD no call has told this configuration') end
+    local text = digest and string.sub(ARGV[1], 41) or ARGV[1]
+    known = {limits = cjson.decode(text), fields = {}}
+    if digest then
+      known.keys = {unpack(KEYS, 1, 3 * #known.limits.lanes + 16)}
+      -- @guard configuration: nobody tells a configuration or keys under the digest of others
+      if redis.sha1hex(text .. table.concat(known.keys)) ~= digest then return redis.error_reply('ERR not its digest') end
+      told_of = told_of or {0}   -- their number comes first
+      if told_of[1] == 256 then told_of[next(told_of, 1)] = nil else told_of[1] = told_of[1] + 1 end
+      told_of[digest] = known
+    end
+  end
 end
+cfg = known.limits
+LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
+SHARED = 3 * LANE_COUNT + 16
+MOST_UNSEEN = math.max(1, math.floor(134217728 / cfg.max_entry_bytes))
 now_in_ms, attempts_known = cfg.now_ms, nil
 WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS =
   unpack(KEYS, SHARED - 15, SHARED - 3)
@@ -35,13 +59,13 @@ local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
 
 -- Fields of SCHED: of each prefix one for each lane, with the lane's number. `prefixes`: each ends with a comma.
 local function lane_fields(prefixes)
-  local fields = names_of_fields[prefixes]
+  local fields = known.fields[prefixes]
   if not fields then
     fields = {}
     for prefix in string.gmatch(prefixes, '([^,]*),') do
       for lane = 1, LANE_COUNT do fields[#fields + 1] = prefix .. lane end
     end
-    names_of_fields[prefixes] = fields
+    known.fields[prefixes] = fields
   end
   return unpack(fields)
 end
