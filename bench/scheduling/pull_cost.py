@@ -155,7 +155,7 @@ async def _complete(broker: Broker, pulled: Pulled) -> None:
 def script_us(client: redis.Redis) -> float:
     """Server time of all script calls so far, with the commands inside them.
 
-    Take differences: after `CONFIG RESETSTAT`, Redis sets up a histogram of 64 KB at the next call of each command.
+    Take differences: after `CONFIG RESETSTAT`, Redis sets up a histogram of 25 KB at the next call of each command.
     """
     stats = client.info("commandstats")
     return float(sum(row["usec"] for name, row in stats.items() if name in SCRIPTS))

@@ -284,8 +284,8 @@ function AFFINITY.add_index(h)
     return ids
   end
 
-  -- Entries that were taken: stream ids; and by place the fields of those that still have any, their deadlines, and the
-  -- fields of those that run. What was another's, or nobody's, is this worker's now.
+  -- Entries that were taken: stream ids; fields by id of those that still have any; by place the deadlines, and the fields of
+  -- those that run. What was another's, or nobody's, is this worker's now.
   function h.claimed(lane, ids, fields_of, deadlines, runs)
     local ours, in_turn = owned[lane] or {}, shares(lane)
     for i = 1, #ids do
