@@ -13,7 +13,7 @@ from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
 from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Submission
 from streamfleet.common.connection import Connection, functions
-from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.replies import mapping
@@ -131,6 +131,16 @@ async def test_a_function_is_told_of_a_queue_once_and_again_where_it_has_forgott
     every = len(broker.keys.shared())
     short = [every] if clustered else [1, every]
     assert declared == [every, *short[:1], every, *short, every + 2]
+
+
+async def test_a_call_that_a_function_refuses_is_made_once(broker: Broker, admin: redis.Redis) -> None:
+    await broker.connection.load_functions()
+    await broker.pull("w1", 1)
+    admin.set("{q}:sched", "x")
+    calls(admin)
+    with pytest.raises(BrokerUnavailable, match="another type"):
+        await broker.pull("w1", 1)
+    assert calls(admin)["fcall"] == 1
 
 
 async def test_functions_come_back_with_a_snapshot(

@@ -62,7 +62,7 @@ async def functions(queue: Queue) -> Mapping[str, str]:
 async def test_nobody_tells_a_configuration_or_keys_under_the_digest_of_others(queue: Queue) -> None:
     if not (names := await functions(queue)):
         return
-    keys, other = queue.keys.shared(), Keys("other")
+    keys, other = tuple(queue.keys.shared()), Keys("other")
     honest, forged = (queue.limits.encoded(base) for base in (queue.keys.base, other.base))
     for text, told in ((forged, keys), (honest, other.shared())):
         with pytest.raises(redis.exceptions.ResponseError, match="not its digest"):
@@ -74,7 +74,7 @@ async def test_nobody_tells_a_configuration_or_keys_under_the_digest_of_others(q
 async def test_a_function_holds_a_bounded_number_of_configurations(queue: Queue) -> None:
     if not (names := await functions(queue)):
         return
-    keys, refusals = queue.keys.shared(), list[str]()
+    keys, refusals = tuple(queue.keys.shared()), list[str]()
     told = [queue.at(NOW + later) for later in range(260)]
     for each in told:
         await each.pull()

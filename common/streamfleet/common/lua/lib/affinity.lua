@@ -25,8 +25,8 @@ local function homes()
   local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
   local words = allowed and redis.pcall('HGET', SESSIONS, 'n|' .. worker)
-  local size = allowed and redis.pcall('ZCARD', HOMES)
-  AFFINITY.made = allowed and type(words) ~= 'table' and type(size) == 'number' and type(redis.pcall('ZCARD', LOADS)) == 'number'
+  AFFINITY.made = allowed and type(words) ~= 'table' and type(redis.pcall('ZCARD', HOMES)) == 'number'
+    and type(redis.pcall('ZCARD', LOADS)) == 'number'
   -- @guard affinity: keys of another type are left alone
   if AFFINITY.made == false then return false end
   if not AFFINITY.all then
@@ -37,7 +37,6 @@ local function homes()
   end
   for _, begin in ipairs(AFFINITY.all.begins) do begin() end
   AFFINITY.all.started(worker, words)
-  AFFINITY.all.size = size
   AFFINITY.made = AFFINITY.all
   return AFFINITY.made
 end

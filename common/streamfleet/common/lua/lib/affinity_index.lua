@@ -12,7 +12,6 @@ function AFFINITY.add_index(h)
   local marks                  -- by lane: member, id, since, lowest rank, and these as text, of a head that is passed over; or false
   local over                   -- by lane: the lowest rank that this pull took, but for a head that was passed over
 
-  -- h.size: number of members of the index; nil if that is not known.
   table.insert(h.begins, function()
     added, woken, owned, seen, stolen, started, marks, over, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, nil
   end)
@@ -26,7 +25,7 @@ function AFFINITY.add_index(h)
   function h.write_index()
     if #added == 0 then return end
     local words = added
-    added, h.size = {}, nil
+    added = {}
     for i = 1, #words, 400 do call('ZADD', HOMES, unpack(words, i, math.min(i + 399, #words))) end
   end
 
@@ -72,7 +71,6 @@ function AFFINITY.add_index(h)
   function h.remove(lane, rows)
     h.write_index()
     local members = {}
-    h.size = nil
     for i, row in ipairs(rows) do members[i] = member_of(lane, row[1], row[2]) end
     for i = 1, #members, 400 do
       -- @guard affinity: what is ready no more has no home
@@ -174,8 +172,7 @@ function AFFINITY.add_index(h)
     stolen, seen = {}, {}
     for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
     h.write_index()
-    local whole = (h.size or call('ZCARD', HOMES)) == ready   -- all that is ready stands in the index
-    h.size = nil
+    local whole = call('ZCARD', HOMES) == ready   -- all that is ready stands in the index
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
       if all > 0 then
@@ -406,7 +403,6 @@ function AFFINITY.add_index(h)
 
   function h.free(lane, members)   -- members of the index are anybody's
     local kept = shares(lane)
-    h.size = nil
     for i = 1, #members, 200 do
       local words = {kept and 'ZREM' or 'ZADD', HOMES}
       for at = i, math.min(i + 199, #members) do

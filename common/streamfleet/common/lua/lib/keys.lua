@@ -34,7 +34,7 @@ else
       known.keys = {unpack(KEYS, 1, 3 * #known.limits.lanes + 16)}
       -- @guard configuration: nobody tells a configuration or keys under the digest of others
       if redis.sha1hex(text .. table.concat(known.keys)) ~= digest then return redis.error_reply('ERR not its digest') end
-      told_of = told_of or {0}   -- their number comes first
+      told_of = told_of or {0}   -- the number of configurations comes first
       if told_of[1] == 256 then told_of[next(told_of, 1)] = nil else told_of[1] = told_of[1] + 1 end
       told_of[digest] = known
     end

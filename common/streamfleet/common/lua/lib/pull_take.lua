@@ -101,7 +101,7 @@ local function take_from(lane, picks, arg, claims)
   local shared, at_home, here = sharing(), homing(), arrived[lane] or {}
   local passed_over = at_home and at_home.passed_over(lane)
   local attempts, lost, fields_of = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen, names, ran = {}, {}, {}, {}, {}, {}, {}
+  local rows, sizes, deadlines, results, seen, names, run_fields = {}, {}, {}, {}, {}, {}, {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
@@ -139,13 +139,13 @@ local function take_from(lane, picks, arg, claims)
     end
     if runs then
       claims[#claims + 1] = row
-      ran[i], bytes = row[5], bytes + sizes[i]
+      run_fields[i], bytes = row[5], bytes + sizes[i]
     else
       dropped = dropped + 1
     end
   end
-  if shared then shared.claimed(lane, ids, names, ran) end
-  if at_home then at_home.claimed(lane, ids, fields_of, deadlines, ran) end
+  if shared then shared.claimed(lane, ids, names, run_fields) end
+  if at_home then at_home.claimed(lane, ids, fields_of, deadlines, run_fields) end
   return bytes, dropped, #ids
 end
 
