@@ -70,7 +70,10 @@ class _Queues:
             if number % 50 == 0:
                 say(f"pulls: {number} of {pulls}")
             for (name, wanted), found in costs.items():
-                found.append(await self._pull(name, wanted, self._names[number % len(self._names)]))
+                worker = self._names[number % len(self._names)]
+                # The first pull after a change of queue is not counted: the server's caches hold the other one.
+                await self._pull(name, wanted, worker)
+                found.append(await self._pull(name, wanted, worker))
         rows = [self._row(name, memory[name], costs) for name in self._queues]
         await self._connection.close()
         targets = [self._target(wanted, depth, costs) for wanted in WANTED]

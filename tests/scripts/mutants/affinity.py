@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.scripts.mutants.mutant import Mutant
 
-MUTANTS = tuple(
+_OWN_TESTS = tuple(
     Mutant(guard, caught_by=f"affinity.{test}")
     for guard, test in {
         "affinity: a beginning counts when it comes again": "a_beginning_that_comes_once_is_anybodys",
@@ -12,7 +12,7 @@ MUTANTS = tuple(
         "affinity: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
         "affinity: a home is woken for what comes to it": "an_idle_home_is_woken_for_what_comes_to_it",
         "affinity: a session stays where its cache is": "turns_of_a_session_go_to_the_worker_of_the_first",
-        "affinity: a worker that asks for nothing loses what waits for it": "who_asks_for_nothing_loses_what_waits",
+        "affinity: a worker that asks for nothing loses what waits for it": ("who_asks_for_nothing_loses_what_waits"),
         "affinity: a worker that comes back is new": "a_worker_that_comes_back_is_new",
         "affinity: an idle worker takes what has waited long for another": "an_idle_worker_takes_what_has_waited_long",
         "affinity: a wake-up reaches the watcher that it was for": "a_wake_up_of_another_watcher_is_passed_on",
@@ -24,6 +24,7 @@ MUTANTS = tuple(
         "affinity: what has ended is no load": "what_has_ended_is_no_load",
         "affinity: what is left over is found": "the_housekeeping_finds_what_was_left_over",
         "affinity: what is ready no more has no home": "a_cancelled_request_leaves_the_index",
+        "affinity: what is taken in turn leaves the index": "what_is_taken_in_turn_leaves_the_index",
         "affinity: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
         "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
         "affinity: what was left over is not taken": "what_another_release_took_is_left_over_and_dropped",
@@ -36,4 +37,25 @@ MUTANTS = tuple(
         "promote: homes are looked after": "who_asks_for_nothing_loses_what_waits",
         "deregister: who is gone is no home": "what_waits_for_who_leaves_goes_to_anybody",
     }.items()
+)
+MUTANTS = (
+    *_OWN_TESTS,
+    Mutant(
+        "affinity: of tenants, the next is asked when the first waits for another",
+        "(some_interrupted or homing()) and 16 or 0",
+        "some_interrupted and 16 or 0",
+        caught_by="affinity.a_tenant_that_waits_for_another_holds_up_no_other",
+    ),
+    Mutant(
+        "affinity: a load that is not counted follows what is taken",
+        "elseif got > took then",
+        "elseif false then",
+        caught_by="affinity.a_load_is_right_while_it_is_not_counted",
+    ),
+    Mutant(
+        "affinity: a busy home is seen again and again",
+        "now < before + ms",
+        "true",
+        caught_by="affinity.a_busy_home_is_seen_again_and_again",
+    ),
 )

@@ -28,8 +28,8 @@ MUTANTS = (
     ),
     Mutant(
         "filling: what waits for a worker alone is taken at once",
-        "homing() and math.min(arg.n, homes().own()) or 0",
-        "0",
+        "if at_home and wanted < arg.n then",
+        "if false then",
         caught_by="filling.what_waits_for_a_worker_alone_is_taken_at_once",
     ),
     Mutant(

@@ -33,7 +33,7 @@ local staged, cut, more, unfit_ones = 0, nil, {}, 0
 if first[1] then staged, cut, more, unfit_ones = stage(arg, waiting, first) end
 -- @guard put back: counts as something moved
 staged = staged + back
-AFFINITY.meet(arg)
+if staged > 0 then AFFINITY.meet(arg) end   -- the first of all sessions may have come
 local claims, dropped = {}, 0
 if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more) end
 dropped = dropped + unfit_ones + ended
@@ -41,9 +41,10 @@ dropped = dropped + unfit_ones + ended
 write_counts()
 local moved = #claims + dropped + staged > 0
 local ready, soonest
-if homing() then ready, soonest = homes().left(waiting, arg, #claims) end
+local at_home = homing()
+if at_home then ready, soonest = at_home.left(waiting, arg, #claims) end
 local left = sum(waiting)
 local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
-if homing() then homes().done(arg, role, #claims) end
+if at_home then at_home.done(arg, role, #claims) end
 arrived = nil   -- entries may be large, and the next call may be far
 return {claims, ready or left, role, string.format('%.0f', now), staged, dropped, soonest or ''}

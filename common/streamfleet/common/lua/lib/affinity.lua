@@ -24,9 +24,8 @@ local function homes()
   -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
   local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
-  local words = allowed and redis.pcall('HGET', SESSIONS, 'n|' .. worker)
-  AFFINITY.made = allowed and type(words) ~= 'table' and type(redis.pcall('ZCARD', HOMES)) == 'number'
-    and type(redis.pcall('ZCARD', LOADS)) == 'number'
+  local words = allowed and redis.pcall('HMGET', SESSIONS, 'n|' .. worker, lane_fields('^,'))
+  AFFINITY.made = allowed and not words.err and type(redis.pcall('ZCARD', HOMES)) == 'number'
   -- @guard affinity: keys of another type are left alone
   if AFFINITY.made == false then return false end
   if not AFFINITY.all then
@@ -36,7 +35,7 @@ local function homes()
     AFFINITY.add_upkeep(AFFINITY.all)
   end
   for _, begin in ipairs(AFFINITY.all.begins) do begin() end
-  AFFINITY.all.started(worker, words)
+  AFFINITY.all.know(worker, words)
   AFFINITY.made = AFFINITY.all
   return AFFINITY.made
 end
@@ -44,19 +43,20 @@ end
 -- The same, if a session was given lately.
 local function homing()
   if not last_ahead then look_at_sched() end
-  return some_sessions == AFFINITY.homing and homes()
+  return some_sessions == AFFINITY.homing and (AFFINITY.made or homes())
 end
 
 -- An entry becomes ready.
 local function find_home(lane, id, rank, fields, session, bytes)
   look_at_sched()
-  local may = session or some_sessions == AFFINITY.homing or bytes >= AFFINITY.beginning_bytes
-  if may and homes() then homes().place(lane, id, rank, fields) end
+  local at_home = (session or some_sessions == AFFINITY.homing or bytes >= AFFINITY.beginning_bytes) and homes()
+  if at_home then at_home.place(lane, id, rank, fields) end
 end
 
 -- An entry is ready no more, and no pull takes it.
 local function leave_home(lane, id, rank)
-  if rank and homing() then homing().remove(lane, {{rank, encode_id(id)}}) end
+  local at_home = rank and homing()
+  if at_home then at_home.remove(lane, {{rank, encode_id(id)}}) end
 end
 
 -- The rank of an entry that becomes ready: its deadline, or what stands for one. Where the queue ranks by program, a turn
@@ -82,11 +82,13 @@ end
 
 -- A worker has ended requests.
 function AFFINITY.ended(worker, number)
-  if homing() then homes().finished(worker, number) end
+  local at_home = homing()
+  if at_home then at_home.finished(worker, number) end
   FILLING.ended(worker, number)
 end
 
 -- A worker that pulls is known as a home from now on.
 function AFFINITY.meet(arg)
-  if arg.start and homing() and not homes().mine then homes().arrive(arg.worker, arg.start) end
+  local at_home = arg.start and homing()
+  if at_home and not at_home.mine then at_home.arrive(arg.worker, arg.start) end
 end

@@ -7,18 +7,28 @@ function AFFINITY.add_index(h)
   local FREE, STEP, ROUNDS = 0, 1099511627776, 4
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken, owned    -- scores and members to write; homes that got something; by lane, ids that waited for this worker
-  local seen, stolen           -- by lane: what `see` found; a head that may be taken from another
+  local seen, looks, stolen    -- by lane: what `see` found; the same in a list; by lane: a head that may be taken from another
   local started                -- by worker: its number and start as text, or false
-  local marks                  -- by lane: member, id, since, lowest rank, and these as text, of a head that is passed over; or false
-  local over                   -- by lane: the lowest rank that this pull took, but for a head that was passed over
+  local marks, found           -- by lane: member, id, since, lowest rank, and these as text, of a head that is passed over; or false;
+                               -- and what was read of the worker and of these
+  local took                   -- number of requests taken that waited for this worker
 
   table.insert(h.begins, function()
-    added, woken, owned, seen, stolen, started, marks, over, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, nil
+    added, woken, owned, seen, looks, stolen, started, marks, took, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, 0, nil
   end)
 
   local function score(lane, number) return lane * STEP + number end
+  local function waiting_for(lane, number, most)
+    local at = lane * STEP + number
+    return call('ZRANGEBYSCORE', HOMES, at, at, 'LIMIT', 0, most)
+  end
+
   local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
-  local function shares(lane) return sharing() and sharing().shares(lane) end
+
+  local function shares(lane)
+    local shared = some_tenants and sharing()
+    return shared and shared.shares(lane)
+  end
 
   function h.split(member, at) return math.floor(at / STEP), string.sub(member, 18), at % STEP end
 
@@ -43,9 +53,11 @@ function AFFINITY.add_index(h)
     call('HSET', SCHED, 'sessions', AFFINITY.homing)
   end
 
-  -- Number and start of a worker, as text; false for one that is no home. `words`: what was read of it.
-  function h.started(worker, words)
-    if words ~= nil then started[worker] = words end
+  -- What was read of the worker that calls: its field 'n|…', and of each lane '^…'.
+  function h.know(worker, words) found, started[worker] = words, words[1] end
+
+  -- Number and start of a worker, as text; false for one that is no home.
+  function h.started(worker)
     if started[worker] == nil then started[worker] = call('HGET', SESSIONS, 'n|' .. worker) end
     return started[worker]
   end
@@ -92,15 +104,21 @@ function AFFINITY.add_index(h)
   end
 
   local function read_mark(words)
-    local since, lowest, member = string.match(words or '', '^(%d+) (%d+) (.*)$')
+    if not words then return false end
+    local since, lowest, member = string.match(words, '^(%d+) (%d+) (.*)$')
     return member and {member = member, id = decode_id(member), since = tonumber(since), lowest = tonumber(lowest), words = words}
       or false
   end
 
   -- The first of a lane that is passed over; false if none is.
   local function mark_of(lane)
-    if marks[lane] == nil then marks[lane] = read_mark(call('HGET', SESSIONS, '^' .. lane)) end
-    return marks[lane]
+    local mark = marks[lane]
+    if mark == nil then
+      mark = known.marks[lane]   -- it seldom changes from one pull to the next
+      if not mark or mark.words ~= found[1 + lane] then mark = read_mark(found[1 + lane]) end
+      marks[lane], known.marks[lane] = mark, mark
+    end
+    return mark
   end
 
   local function write_mark(lane, since, lowest, member)
@@ -120,23 +138,21 @@ function AFFINITY.add_index(h)
 
   -- The worker that pulls. A new start of it gets a new number.
   function h.arrive(worker, start)
-    local number, since = string.match(h.started(worker) or '', '^(%d+) (.*)$')
+    local number, since = string.match(started[worker] or '', '^(%d+) (.*)$')
     -- @guard affinity: a worker that comes back is new
     if number and since == start then
       h.mine = tonumber(number)
     else
       if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
       h.mine = call('HINCRBY', SESSIONS, '#', 1)
-      call('HSET', SESSIONS, 'n|' .. worker, h.started(worker, string.format('%.0f %s', h.mine, start)))
+      started[worker] = string.format('%.0f %s', h.mine, start)
+      call('HSET', SESSIONS, 'n|' .. worker, started[worker])
     end
   end
 
   local function note(number, last, waits, worker)
     call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, worker))
   end
-
-  -- A home that waits for work is woken for what comes to it.
-  function h.note_pull(worker, waits) note(h.mine, now_ms(), waits and WAITS or BUSY, worker) end
 
   -- An entry that waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
   local function adopt(lane, missing)
@@ -155,40 +171,49 @@ function AFFINITY.add_index(h)
   -- The first of a lane if it waits for another worker, and after how many ms this one may take it: it has waited so long
   -- beside an idle worker, or others behind it were taken for so long.
   local function head_of_others(lane, idle)
+    local mark = mark_of(lane)
+    if not idle and not (mark and h.until_long_ago(mark.since) == 0) then return nil end
     local row, id, home = head(lane)
     if not id or home == FREE or home and home == h.mine then return nil end
     seen[lane].head = home and {row, id, home}
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
-    local mark = mark_of(lane)
     -- @guard affinity: what was passed over for long goes to anybody
-    if mark and mark.member == row[1] and h.until_long_ago(mark.since) == 0 then return row, 0 end
+    if mark.member == row[1] then return row, 0 end
   end
 
-  -- Sets `waiting` to what this worker may take now. Returns after how many ms it may take more, or nil.
-  function h.see(waiting, paused, rooms)
-    local total, soonest, ready = 0, nil, 0
-    stolen, seen = {}, {}
-    for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
+  -- Sets `waiting` to what this worker may take now, as far as one more of each lane than it has room for. Returns after how
+  -- many ms it may take more, or nil.
+  function h.see(waiting, arg)
+    local total, soonest, most = 0, nil, arg.n + 1
+    stolen, seen, looks = {}, {}, {}
     h.write_index()
-    local whole = call('ZCARD', HOMES) == ready   -- all that is ready stands in the index
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
       if all > 0 then
-        local in_index = whole and all or call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE))
-        local own, turns = h.mine and h.count(lane, h.mine) or 0, shares(lane)
-        -- @guard affinity: what stands in no index is taken too
-        if all > in_index and not turns then adopt(lane) end
-        local free = h.count(lane, FREE) + (turns and all - in_index or 0)
-        waiting[lane] = math.max(0, math.min(all, own + free))
-        if not paused[lane] and rooms[lane] > 0 then total = total + waiting[lane] end
-        seen[lane] = {all = all, own = own, free = free, left = waiting[lane] < all,
-          paused = paused[lane], open = not paused[lane] and rooms[lane] > 0}
+        local own, free, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, waiting_for(lane, FREE, most), 0
+        local here, due = #own + #free, not AFFINITY.lately(DIGITS[lane], 100)
+        -- Where there is something to take, a look every 100 ms is enough.
+        if here < all and (due or here == 0 or shares(lane)) then
+          unlisted = math.max(0, all - call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE)))
+          if unlisted > 0 and not shares(lane) then
+            -- @guard affinity: what stands in no index is taken too
+            adopt(lane)
+            free, unlisted = h.of(lane, FREE, most), 0
+          end
+          here = #own + #free + unlisted
+        end
+        local now = {lane = lane, all = all, own = #own, free = #free + unlisted, more = #own == most, mine = own, others = free, i = 1, j = 1,
+          open = arg.rooms[lane] > 0, due = due}
+        if here < all then waiting[lane] = here end
+        if now.open then total = total + waiting[lane] end
+        seen[lane], looks[#looks + 1] = now, now
       end
     end
-    for lane = 1, LANE_COUNT do
-      if seen[lane] and seen[lane].left and seen[lane].open then
+    for i = 1, #looks do
+      local now, lane = looks[i], looks[i].lane
+      if now.open and waiting[lane] < now.all then
         local row, left = head_of_others(lane, total == 0)
         if row and left > 0 then
           soonest = math.min(soonest or left, left)
@@ -203,100 +228,89 @@ function AFFINITY.add_index(h)
   -- Number of requests that wait for this worker alone.
   function h.own()
     local number = 0
-    for _, now in pairs(seen) do number = number + now.own end
+    for _, now in ipairs(looks) do number = number + now.own end
     return number
   end
 
-  local function first_of(lane, number, most)
-    return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
-  end
-
-  -- Entries that wait for this worker and for nobody, the earlier deadline first: members of the index, and true for its own.
-  local function merged(lane, most)
-    local own = seen[lane].own > 0 and first_of(lane, h.mine, most) or {}
-    local free = seen[lane].free > 0 and first_of(lane, FREE, most) or {}
-    local rows, mine, i, j = {}, {}, 1, 1
-    while #rows < most and (own[i] or free[j]) do
-      -- @guard affinity: its own and nobody's go by deadline
-      local of_its_own = own[i] and not (free[j] and free[j] < own[i])
-      mine[#rows + 1] = of_its_own
-      if of_its_own then rows[#rows + 1], i = own[i], i + 1 else rows[#rows + 1], j = free[j], j + 1 end
-    end
-    return rows, mine
-  end
-
-  local function take(lane, wanted, ids, ours)
+  -- Takes what waits for this worker and for nobody, the earlier deadline first.
+  local function take(lane, wanted, ids)
+    local now, ours, mark, first = seen[lane], owned[lane], mark_of(lane), nil
+    local own, free, i, j = now.mine, now.others, now.i, now.j
     for _ = 1, ROUNDS do
-      local rows, mine = merged(lane, wanted - #ids)
-      if #rows == 0 then return end
-      local lowest = over[lane] or NO_DEADLINE
-      local members, mark = {}, mark_of(lane)
-      for i, row in ipairs(rows) do members[i] = string.sub(row, 18) end
-      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members))) do
+      local rows, members, mine = {}, {}, {}   -- of the index, the same as in the ready set, and true for its own
+      for n = 1, wanted - #ids do
+        local row, other = own[i], free[j]
+        if not (row or other) then break end
+        -- @guard affinity: its own and nobody's go by deadline
+        if row and not (other and other < row) then mine[n], i = true, i + 1 else row, j = other, j + 1 end
+        rows[n], members[n] = row, string.sub(row, 18)
+      end
+      if not rows[1] then break end
+      local there = rows[2] and call('ZMSCORE', ready_key(lane), unpack(members))
+      local gone = call('ZREM', ready_key(lane), unpack(members))
+      for n = 1, #rows do
         -- @guard affinity: what was left over is not taken
-        local id = rank and decode_id(members[i])
+        local id = (there and there[n] or not there and gone == 1) and decode_id(members[n])
         if id then
-          if not mark or id ~= mark.id then lowest = math.min(lowest, rank) end
           ids[#ids + 1] = id
-          if mine[i] then ours[id] = true end
+          if not first and not (mark and id == mark.id) then first = tonumber(string.sub(rows[n], 2, 17)) end
+          if mine[n] then ours[id], took = true, took + 1 end
         end
       end
-      over[lane] = lowest
       call('ZREM', HOMES, unpack(rows))
-      call('ZREM', ready_key(lane), unpack(members))
-      if #ids >= wanted then return end
+      if #ids >= wanted then break end
     end
+    now.i, now.j = i, j
+    if first and first < (known.over[lane] or NO_DEADLINE) then known.over[lane] = first end
   end
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
-  local function take_in_turn(lane, wanted, worker, ids, ours)
-    local shared = sharing()
-    for _, row in ipairs(seen[lane].own > 0 and first_of(lane, h.mine, wanted) or {}) do
+  local function take_in_turn(lane, wanted, worker, ids)
+    local shared, ours = sharing(), owned[lane]
+    for _, row in ipairs(seen[lane].own > 0 and h.of(lane, h.mine, wanted) or {}) do
       local member = string.sub(row, 18)
       local id, rank = decode_id(member), call('ZSCORE', ready_key(lane), member)
-      local took = id and rank and shared.take_one(lane, id, member, rank)
-      if took then ids[#ids + 1], ours[id] = id, true end
-      if took or not rank then call('ZREM', HOMES, row) end
+      local taken = id and rank and shared.take_one(lane, id, member, rank)
+      if taken then ids[#ids + 1], ours[id], took = id, true, took + 1 end
+      if taken or not rank then call('ZREM', HOMES, row) end
     end
     for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
   end
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
   function h.pop(lane, wanted, worker)
-    local ids, row, now, ours = {}, stolen[lane], seen[lane], owned[lane] or {}
-    stolen[lane], owned[lane] = nil, ours
-    if row or shares(lane) then now.head = nil end
+    local ids, row, now, before = {}, stolen[lane], seen[lane], took
+    stolen[lane], owned[lane] = nil, owned[lane] or {}
     if shares(lane) then
-      take_in_turn(lane, wanted, worker, ids, ours)
+      now.head = nil
+      take_in_turn(lane, wanted, worker, ids)
     else
       if row then
+        now.head = nil
         call('ZREM', HOMES, member_of(lane, row[2], row[1]))
         if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
       end
-      take(lane, wanted, ids, ours)
+      take(lane, wanted, ids)
     end
-    local own = 0
-    for i = 1, #ids do if ours[ids[i]] then own = own + 1 end end
-    now.all, now.own, now.free = now.all - #ids, math.max(0, now.own - own), math.max(0, now.free - (#ids - own))
+    local own = took - before
+    now.all, now.own, now.free = now.all - #ids, now.own - own, math.max(0, now.free - (#ids - own))
     return ids
   end
 
-  -- Entries that were taken: stream ids; fields by id of those that still have any; by place the deadlines, and the fields of
-  -- those that run. What was another's, or nobody's, is this worker's now.
-  function h.claimed(lane, ids, fields_of, deadlines, runs)
-    local ours, in_turn = owned[lane] or {}, shares(lane)
+  -- Entries that were taken: stream ids, and by place the fields of those that run. What was another's, or nobody's, is this
+  -- worker's now.
+  function h.claimed(lane, ids, runs)
+    local ours, ranks, gone = owned[lane] or {}, shares(lane) and sharing().ranks, {}
     for i = 1, #ids do
       local id = ids[i]
       if not ours[id] then
-        if in_turn then
-          local fields = fields_of[id]
-          local rank = fields and AFFINITY.rank(lane, id, deadlines[i], fields) or rank_of(lane, id)
-          h.remove(lane, {{rank, encode_id(id)}})
-        end
+        if ranks then gone[#gone + 1] = {ranks[id], encode_id(id)} end
         -- @guard affinity: who takes it is its home
         if h.mine and runs[i] then h.moved(runs[i], h.mine) end
       end
     end
+    -- @guard affinity: what is taken in turn leaves the index
+    h.remove(lane, gone)
   end
 
   -- Stream id of the first of a lane that is passed over; false for none.
@@ -315,6 +329,8 @@ function AFFINITY.add_index(h)
   -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
   -- then already, and others took only what stands behind it. So a home that takes little is behind with all that waits.
   local function mark_passed(lane)
+    local taken = shares(lane) and 0 or known.over[lane] or NO_DEADLINE
+    known.over[lane] = nil
     local row, id, home = unpack(seen[lane].head or {head(lane)})
     if home and home == h.mine then return end   -- it may be as far behind with this one
     local mark = mark_of(lane)
@@ -322,7 +338,6 @@ function AFFINITY.add_index(h)
       marks[lane] = false
       return mark and call('HDEL', SESSIONS, '^' .. lane)
     end
-    local taken = shares(lane) and 0 or over[lane] or NO_DEADLINE
     local since, lowest = mark and mark.since, math.min(mark and mark.lowest or NO_DEADLINE, taken)
     -- @guard affinity: who is behind with the first is behind with the next
     local behind = mark and enqueued_ms(lane, id) <= since and lowest > tonumber(row[2])
@@ -333,20 +348,17 @@ function AFFINITY.add_index(h)
   -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
   -- ready in all, and after how many ms more may be taken, or nil.
   function h.left(waiting, arg, got)
-    local all, paused, soonest = 0, {}, nil
-    for lane = 1, LANE_COUNT do
-      local now = seen[lane]
-      if now then
-        paused[lane], waiting[lane] = now.paused, now.paused and 0 or now.all
-        all = all + now.all
-        if now.open then mark_passed(lane) end
-      else
-        all = all + waiting[lane]
-      end
+    local all, soonest = 0, nil
+    for lane = 1, looks[1] and 0 or LANE_COUNT do all = all + waiting[lane] end   -- it took nothing
+    for i = 1, #looks do
+      local now = looks[i]
+      all, waiting[now.lane] = all + now.all, now.all
+      -- A head is passed over for a second before anything follows: a look every 100 ms is enough.
+      if now.open and now.due then mark_passed(now.lane) end
     end
-    if got < arg.n then soonest = h.see(waiting, paused, arg.rooms) end
+    if got < arg.n then soonest = h.see(waiting, arg) end
     for lane = 1, LANE_COUNT do
-      if got >= arg.rooms[lane] and waiting[lane] > 0 then
+      if waiting[lane] > 0 and got >= arg.rooms[lane] then
         waiting[lane] = math.min(waiting[lane], seen[lane] and seen[lane].free or h.count(lane, FREE))
       end
     end
@@ -355,10 +367,27 @@ function AFFINITY.add_index(h)
 
   function h.done(arg, role, got)
     if not (arg.start and h.mine) then return end
-    local load = arg.held + got
-    for lane = 1, LANE_COUNT do load = load + (seen[lane] and seen[lane].own or arg.n == 0 and h.count(lane, h.mine) or 0) end
-    h.set_work(h.mine, load)
-    h.note_pull(arg.worker, role == 1 or role == 2)
+    -- A home that waits for work is woken for what comes to it, and so it says that it waits each time that it does. That it
+    -- is busy, and how many wait for it where that takes long to count, it tells every 250 ms.
+    local load, sure, waits, due = arg.held + got, true, role == 1 or role == 2, not AFFINITY.lately(h.mine, 250)
+    for i = 1, arg.n == 0 and LANE_COUNT or #looks do
+      local now = looks[i]
+      if now and not now.more then
+        load = load + now.own
+      elseif due then
+        load = load + h.count(now and now.lane or i, h.mine)
+      else
+        sure = false
+      end
+    end
+    if sure then
+      h.set_work(h.mine, load)
+    elseif got > took then   -- others' and nobody's are its own now
+      h.add_work(h.mine, got - took)
+      h.write_loads()
+    end
+    if waits then known.asked[h.mine] = nil end
+    if waits or due then note(h.mine, now_ms(), waits and WAITS or BUSY, arg.worker) end
     if role == 1 and got == 0 then h.pass_on(arg.worker) end
   end
 
@@ -397,8 +426,8 @@ function AFFINITY.add_index(h)
   -- Everything that has changed is written, and who got something is woken. Each script does this once, at its end.
   function h.flush()
     h.write_index()
-    h.write_records()
-    h.wake_homes()
+    if h.changes() then h.write_records() end
+    if next(woken) then h.wake_homes() end
   end
 
   function h.free(lane, members)   -- members of the index are anybody's
@@ -415,6 +444,6 @@ function AFFINITY.add_index(h)
 
   function h.of(lane, number, most)
     h.write_index()
-    return call('ZRANGEBYSCORE', HOMES, score(lane, number), score(lane, number), 'LIMIT', 0, most)
+    return waiting_for(lane, number, most)
   end
 end

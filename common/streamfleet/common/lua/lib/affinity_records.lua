@@ -5,6 +5,20 @@
 -- 256 tokens, because less is read again as quickly as it is found.
 local AFFINITY = {passed_over_ms = 1000, lost = 1e9, homing = '1', noted = '0', beginning_bytes = 1024}
 
+-- True if this was asked for the queue within the last `ms`; else it counts as asked now. A script that is no function
+-- has forgotten what others asked.
+function AFFINITY.lately(what, ms)
+  local now, before = now_ms(), known.asked[what]
+  if before and before <= now and now < before + ms then return true end
+  if not before then
+    -- Each start of a worker has a number of its own.
+    if known.number == 1000 then known.asked, known.number = {}, 0 end
+    known.number = known.number + 1
+  end
+  known.asked[what] = now
+  return false
+end
+
 function AFFINITY.add_records(h)
   local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
   local records, loads, moves, changed   -- by field; by number; number to what is to be added; fields to write
@@ -78,7 +92,7 @@ function AFFINITY.add_records(h)
   -- Held and waiting requests of a home; nil if it is none any more.
   function h.work_of(number)
     if loads[number] == nil then
-      local load = tonumber(call('ZSCORE', LOADS, number) or nil)
+      local load = tonumber(call_if_typed('ZSCORE', LOADS, number) or nil)
       loads[number] = load and load < AFFINITY.lost and load or false
     end
     return loads[number] and loads[number] + (moves[number] or 0) or nil
@@ -88,7 +102,7 @@ function AFFINITY.add_records(h)
 
   function h.write_loads()
     for number, more in pairs(moves) do
-      if h.work_of(number) then
+      if more ~= 0 and h.work_of(number) then
         loads[number] = math.max(0, h.work_of(number))
         call('ZADD', LOADS, 'XX', loads[number], number)
       end
@@ -98,7 +112,7 @@ function AFFINITY.add_records(h)
 
   function h.set_work(number, load)
     loads[number], moves[number] = load, nil
-    call('ZADD', LOADS, load, number)
+    call_if_typed('ZADD', LOADS, load, number)
   end
 
   local function least_loaded(numbers)
@@ -113,7 +127,7 @@ function AFFINITY.add_records(h)
   -- Of several that have as little to do, the name of what looks for a home decides: in an idle fleet, too, homes spread.
   local function least_of_all(name)
     h.write_loads()
-    local row = call('ZRANGE', LOADS, 0, 0, 'WITHSCORES')
+    local row = call_if_typed('ZRANGE', LOADS, 0, 0, 'WITHSCORES') or {}
     local load = tonumber(row[2] or nil)
     if not load or load >= AFFINITY.lost then return nil end
     local place = tonumber(string.sub(name, -4), 16) % call('ZCOUNT', LOADS, row[2], row[2])
@@ -205,6 +219,8 @@ function AFFINITY.add_records(h)
     end
     if oldest and not before then call('HDEL', SESSIONS, oldest) end
   end
+
+  function h.changes() return next(changed) or next(moves) end
 
   function h.write_records()
     h.write_loads()

@@ -20,7 +20,7 @@ function AFFINITY.add_upkeep(h)
       left, h.spilled = left or #members == PART, h.spilled or #members > 0
     end
     if not left then
-      call('ZREM', LOADS, number)
+      call_if_typed('ZREM', LOADS, number)
       call('HDEL', SESSIONS, 'w|' .. number)
     end
   end
@@ -36,7 +36,7 @@ function AFFINITY.add_upkeep(h)
   end
 
   local function check_homes()
-    local rows = call('ZRANGE', LOADS, 0, -1, 'WITHSCORES')
+    local rows = call_if_typed('ZRANGE', LOADS, 0, -1, 'WITHSCORES') or {}
     for i = 1, #rows, 2 do
       local number = tonumber(rows[i])
       local seen = tonumber(string.match(call('HGET', SESSIONS, 'w|' .. rows[i]) or '', '^%d+') or 0)
@@ -91,7 +91,7 @@ function AFFINITY.add_upkeep(h)
     -- @guard affinity: without sessions nothing is asked
     call('HDEL', SCHED, 'sessions')
     for i = 1, #left, 2 do call('HDEL', SESSIONS, left[i]) end
-    for _, number in ipairs(call('ZRANGE', LOADS, 0, -1)) do call('ZREM', LOADS, number) end
+    for _, number in ipairs(call_if_typed('ZRANGE', LOADS, 0, -1) or {}) do call('ZREM', LOADS, number) end
   end
 
   -- A worker has gone.

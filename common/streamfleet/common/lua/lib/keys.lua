@@ -29,7 +29,7 @@ else
   if not known then
     if digest == ARGV[1] then return redis.error_reply('NOTTOLD no call has told this configuration') end
     local text = digest and string.sub(ARGV[1], 41) or ARGV[1]
-    known = {limits = cjson.decode(text), fields = {}}
+    known = {limits = cjson.decode(text), fields = {}, asked = {}, number = 0, over = {}, marks = {}}
     if digest then
       known.keys = {unpack(KEYS, 1, 3 * #known.limits.lanes + 16)}
       -- @guard configuration: nobody tells a configuration or keys under the digest of others

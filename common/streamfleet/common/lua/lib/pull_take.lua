@@ -60,8 +60,9 @@ local function pop(lane, wanted, worker)
   local ids, popped, others, passed = {}, {}, 0, 0
   local shared = sharing()
   if shared and not shared.pop then add_pick(shared) end
-  if shared then shared.picks = {} end
-  if homing() then return homes().pop(lane, wanted, worker) end
+  if shared then shared.picks, shared.ranks = {}, {} end
+  local at_home = homing()
+  if at_home then return at_home.pop(lane, wanted, worker) end
   if shared then
     local taken = shared.pop(lane, wanted, worker)
     if taken then return taken end
@@ -145,7 +146,7 @@ local function take_from(lane, picks, arg, claims)
     end
   end
   if shared then shared.claimed(lane, ids, names, run_fields) end
-  if at_home then at_home.claimed(lane, ids, fields_of, deadlines, run_fields) end
+  if at_home then at_home.claimed(lane, ids, run_fields) end
   return bytes, dropped, #ids
 end
 
@@ -157,13 +158,15 @@ local function take(arg, waiting, cut, more)
   local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
   if sum(waiting) == 0 then return claims, dropped end
   local credit, paused = load_credit(waiting)
-  if homing() then homes().see(waiting, paused, arg.rooms) end
+  local at_home = homing()
+  if at_home then at_home.see(waiting, arg) end
   while cut and (paused[cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0
   -- @guard filling: small steps while others have more room
-  wanted = math.max(FILLING.wanted(arg), homing() and math.min(arg.n, homes().own()) or 0)
+  wanted = FILLING.wanted(arg)
+  if at_home and wanted < arg.n then wanted = math.max(wanted, math.min(arg.n, at_home.own())) end
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end

@@ -5,8 +5,9 @@
 local function add_charges(t)
   local charges   -- by field: what is known of them; false for none
   table.insert(t.begins, function()
-    charges, t.picks, t.reached = {}, {}, {}   -- picks: stream id to what the last `pop` charged for it; reached: by lane,
-                                               -- the most tokens that one had when it was picked
+    -- picks: stream id to what the last `pop` charged for it; ranks: stream id to its rank in the ready set; reached: by
+    -- lane, the most tokens that one had when it was picked
+    charges, t.picks, t.ranks, t.reached = {}, {}, {}, {}
   end)
 
   local function charge_field(lane, id) return 'c|' .. DIGITS[lane] .. '|' .. id end

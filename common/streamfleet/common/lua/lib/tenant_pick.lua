@@ -97,6 +97,7 @@ local function add_pick(t)
       return false
     end
     call('ZREM', ready_key(lane), member)
+    t.ranks[id] = rank
     t.set_turn(lane, name, tokens + charge({id = id, name = name, bytes = bytes, limit = tonumber(limit)}), true)
     t.remove(lane, id, raw, rank)
     if t.record(name).running >= t.record(name).most then t.leave(lane, name) end
@@ -113,7 +114,7 @@ local function add_pick(t)
       for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members, from, to))) do
         local row = picked[from + i - 1]
         if rank then
-          ids[#ids + 1] = row.id
+          ids[#ids + 1], t.ranks[row.id] = row.id, rank
         else
           -- @guard tenants: what another has taken is not charged
           take_back(row)
@@ -191,7 +192,8 @@ local function add_pick(t)
       return waits
     end
     -- Some more if entries may be passed over.
-    local function lowest() return t.lowest(lane, wanted - #ids + (some_interrupted and 16 or 0)) end
+    local more = (some_interrupted or homing()) and 16 or 0
+    local function lowest() return t.lowest(lane, wanted - #ids + more) end
     local rows = lowest()
     if not rows[1] and not (t.takes_turns(lane) and t.shares(lane)) then return nil end
     if rows[1] and not looked[lane] then   -- once in a call
@@ -208,7 +210,10 @@ local function add_pick(t)
     -- @guard tenants: what stands in no index is taken too
     if #ids < wanted and not t.shares(lane, true) then
       local some = call('ZPOPMIN', ready_key(lane), wanted - #ids)
-      for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end
+      for i = 1, #some, 2 do
+        local id = decode_id(some[i])
+        if id then ids[#ids + 1], t.ranks[id] = id, some[i + 1] end
+      end
     end
     return ids
   end
