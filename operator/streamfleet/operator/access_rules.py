@@ -284,7 +284,7 @@ def _work(p: Patterns) -> list[Grant]:
             p.of(BOTH, keys.homes, keys.loads),
         ),
         Grant(
-            ("hdel", "hget", "hgetall", "hincrby", "hlen", "hrandfield", "hset"),
+            ("hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hrandfield", "hset"),
             p.of(BOTH, keys.sessions),
         ),
         # A worker adds what the configuration lacks; only an operator changes it.
