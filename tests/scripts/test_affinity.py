@@ -273,6 +273,15 @@ async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
     assert await take(queue, "w1") == [f"{NOW}-3"]
 
 
+async def test_an_idle_worker_takes_at_once_what_stands_in_no_index(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    for number in range(2):  # the second comes in the same millisecond, long before another look is due
+        await queue.add("high", f"{NOW}-{number}")
+        await queue.command("XREADGROUP", "GROUP", "workers", "~", "NOACK", "STREAMS", queue.keys.lane("high"), ">")
+        await queue.command("ZADD", queue.keys.ready("high"), 5, f"G{NOW}-A{number}")
+        assert await take(queue, "w2") == [f"{NOW}-{number}"]
+
+
 async def test_what_another_release_took_is_left_over_and_dropped(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number in range(1, 4):

@@ -19,7 +19,7 @@ function AFFINITY.add_index(h)
 
   local function score(lane, number) return lane * STEP + number end
   local function waiting_for(lane, number, most)
-    local at = lane * STEP + number
+    local at = score(lane, number)
     return call('ZRANGEBYSCORE', HOMES, at, at, 'LIMIT', 0, most)
   end
 
@@ -53,7 +53,7 @@ function AFFINITY.add_index(h)
     call('HSET', SCHED, 'sessions', AFFINITY.homing)
   end
 
-  -- What was read of the worker that calls: its field 'n|…', and of each lane '^…'.
+  -- The call keeps `words`, which it has read of SESSIONS: the field 'n|…' of its worker, then '^…' of each lane.
   function h.know(worker, words) found, started[worker] = words, words[1] end
 
   -- Number and start of a worker, as text; false for one that is no home.
@@ -194,8 +194,8 @@ function AFFINITY.add_index(h)
       if all > 0 then
         local own, free, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, waiting_for(lane, FREE, most), 0
         local here, due = #own + #free, not AFFINITY.lately(DIGITS[lane], 100)
-        -- Where there is something to take, a look every 100 ms is enough.
-        if here < all and (due or here == 0 or shares(lane)) then
+        -- A look every 100 ms is enough: an idle worker takes the head of a lane in any case.
+        if here < all and (due or shares(lane)) then
           unlisted = math.max(0, all - call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE)))
           if unlisted > 0 and not shares(lane) then
             -- @guard affinity: what stands in no index is taken too
@@ -204,8 +204,8 @@ function AFFINITY.add_index(h)
           end
           here = #own + #free + unlisted
         end
-        local now = {lane = lane, all = all, own = #own, free = #free + unlisted, more = #own == most, mine = own, others = free, i = 1, j = 1,
-          open = arg.rooms[lane] > 0, due = due}
+        local now = {lane = lane, all = all, own = #own, free = #free + unlisted, more = #own == most, mine = own,
+          others = free, i = 1, j = 1, open = arg.rooms[lane] > 0, due = due}
         if here < all then waiting[lane] = here end
         if now.open then total = total + waiting[lane] end
         seen[lane], looks[#looks + 1] = now, now

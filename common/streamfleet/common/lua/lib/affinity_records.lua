@@ -5,8 +5,8 @@
 -- 256 tokens, because less is read again as quickly as it is found.
 local AFFINITY = {passed_over_ms = 1000, lost = 1e9, homing = '1', noted = '0', beginning_bytes = 1024}
 
--- True if this was asked for the queue within the last `ms`; else it counts as asked now. A script that is no function
--- has forgotten what others asked.
+-- True if a call for the queue asked this within the last `ms`; else it counts as asked now. A script that is no function
+-- remembers no other call.
 function AFFINITY.lately(what, ms)
   local now, before = now_ms(), known.asked[what]
   if before and before <= now and now < before + ms then return true end

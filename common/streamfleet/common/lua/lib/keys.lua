@@ -8,7 +8,10 @@ local GROUP, NOBODY = 'workers', '~'
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
 local HOMES, SESSIONS, LOADS
 local call, cfg, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED
-local known, told_of   -- limits and keys of this queue, and fields that were named; the same of many queues, by digest
+-- Limits and keys of this queue, and fields that were named. For homes: times, ms, at which calls asked something, and their
+-- number; by lane the mark, and the lowest rank that was taken since the last look at the head. `told_of`: the same of many
+-- queues, by digest.
+local known, told_of
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
 local MOST_UNSEEN
