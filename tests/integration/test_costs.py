@@ -7,6 +7,7 @@ it much cheaper should lower the numbers. docs/performance.md says what the same
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections import Counter
@@ -19,8 +20,10 @@ import redis
 import structlog
 
 from bench.core.noop_worker import NoopEngine
+from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.producer.client import Client
-from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.engine.base import Capacity, EngineRequest
+from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from tests.integration.worker_in_process import worker_inside
 from tests.waiting import eventually
 
@@ -120,3 +123,36 @@ async def test_from_the_lane_to_the_result(redis_url: str) -> None:
             spent = commands(client)
     check(spent, FINISHED, SCRIPT_CALLS_FINISH)
     assert calls.number / REQUESTS <= PYTHON_CALLS_FINISH
+
+
+async def calls_over_http(at_once: int) -> float:
+    """Python calls of each request that the openai engine sends to a server which has so many of them at once."""
+    together, connections = asyncio.Barrier(at_once), set[asyncio.StreamWriter]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                await reader.readexactly(int(length.split(b":")[1]))
+                await together.wait()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n")
+                writer.write(b'{"choices":[]}')
+        writer.close()
+        connections.discard(writer)
+
+    asked = EngineRequest("r-1", CHAT, {"model": "any", **BODY}, Lane.HIGH, None)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=at_once)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        engine = OpenAIEngine(Upstream(url, at_once))
+        await asyncio.gather(*(engine.run(asked) for _ in range(at_once)))  # opens the connections
+        with Calls() as calls:
+            await asyncio.gather(*(engine.run(asked) for _ in range(at_once)))
+        await engine.stop()
+        await eventually(lambda: not connections, 10)
+    return calls.number / at_once
+
+
+async def test_a_request_to_a_server_costs_the_same_beside_many_others() -> None:
+    assert await calls_over_http(256) <= 1.5 * await calls_over_http(16)
