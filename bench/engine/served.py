@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
+import aiohttp
 import httpx
 
 from bench.engine.batch import Batch, Row, between_ms, timed
@@ -33,7 +34,7 @@ class Served:
 
     def __init__(self, url: str, pid: int, headers: Mapping[str, str] | None = None) -> None:
         self.url, self.pid, self.headers = url, pid, dict(headers or {})
-        self._client: httpx.AsyncClient | None = None
+        self._client: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
@@ -52,11 +53,15 @@ class Served:
         async with self._new_client() as client:
             return await self._run(client, asked, stream, in_turn)
 
-    def _new_client(self) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        return httpx.AsyncClient(base_url=self.url, headers=self.headers, limits=limits, timeout=ANSWER_S)
+    def _new_client(self) -> aiohttp.ClientSession:
+        # Not httpx, which searches all connections of a client for each request: beyond 64 at once, it is the limit.
+        timeout = aiohttp.ClientTimeout(ANSWER_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        return aiohttp.ClientSession(
+            self.url, headers=self.headers, timeout=timeout, connector=connector, raise_for_status=True
+        )
 
-    async def _run(self, client: httpx.AsyncClient, asked: Sequence[Body], stream: bool, in_turn: bool) -> Batch:
+    async def _run(self, client: aiohttp.ClientSession, asked: Sequence[Body], stream: bool, in_turn: bool) -> Batch:
         ask = _streamed if stream else _whole
 
         async def all_at_once() -> list[Row]:
@@ -80,26 +85,26 @@ def served(setup: EngineSetup) -> Iterator[Served]:
         yield Served(url, child.pid)
 
 
-async def _whole(client: httpx.AsyncClient, body: Body) -> Row:
+async def _whole(client: aiohttp.ClientSession, body: Body) -> Row:
     began = time.perf_counter()
-    response = await client.post(PATH, json=body)
+    async with client.post(PATH, json=body) as response:
+        answer = await response.read()
     total_ms = (time.perf_counter() - began) * 1000
-    usage = response.raise_for_status().json()["usage"]
+    usage = json.loads(answer)["usage"]
     return Row(usage["prompt_tokens"], usage["completion_tokens"], None, None, total_ms)
 
 
-async def _streamed(client: httpx.AsyncClient, body: Body) -> Row:
+async def _streamed(client: aiohttp.ClientSession, body: Body) -> Row:
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
     began, first_ms, usage = time.perf_counter(), None, None
-    async with client.stream("POST", PATH, json=asked) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
+    async with client.post(PATH, json=asked) as response:
+        async for line in response.content:
+            if not line.startswith(b"data: {"):
                 continue
             if first_ms is None:  # vLLM sends its first chunk with the first token
                 first_ms = (time.perf_counter() - began) * 1000
-            elif '"usage":{' in line:
-                usage = json.loads(line.removeprefix("data: "))["usage"]
+            elif b'"usage":{' in line:
+                usage = json.loads(line.removeprefix(b"data: "))["usage"]
     total_ms = (time.perf_counter() - began) * 1000
     if first_ms is None or usage is None:
         raise RuntimeError("a streamed answer ended without its usage")
