@@ -81,7 +81,7 @@ def test_the_usual_minutes_hold_all_steps_in_three_starts() -> None:
         assert fitting(every, minutes * 60, sizes.start_s) == every
     every = measured.pieces(GPU_SIZES)
     assert [each.engine for each in every] == sorted([each.engine for each in every], key=[WORKER, SERVE, BARE].index)
-    assert {each.step for each in fitting(every, 8 * 60, GPU_SIZES.start_s)} == {1, 2}
+    assert {each.step for each in fitting(every, 7 * 60, GPU_SIZES.start_s)} == {1, 2}
 
 
 class Machine:
