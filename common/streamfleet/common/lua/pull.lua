@@ -29,13 +29,12 @@ local now = now_ms()
 if first[1] or arg.hints[1] or sum(waiting) > 0 then look_at_lanes() end
 AFFINITY.meet(arg)
 local back, ended = put_back(arg.hints, waiting)
-local staged, cut, more, unfit_ones = 0, nil, {}, 0
+local staged, cut, more, unfit_ones = 0, nil, nil, 0
 if first[1] then staged, cut, more, unfit_ones = stage(arg, waiting, first) end
 -- @guard put back: counts as something moved
 staged = staged + back
 if staged > 0 then AFFINITY.meet(arg) end   -- the first of all sessions may have come
-local claims, dropped = {}, 0
-if arg.n > 0 then claims, dropped = take(arg, waiting, cut, more) end
+local claims, dropped = take(arg, waiting, cut, more)
 dropped = dropped + unfit_ones + ended
 -- @guard pull: counts are written
 write_counts()
@@ -47,4 +46,4 @@ local left = sum(waiting)
 local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
 if at_home then at_home.done(arg, role, #claims) end
 arrived = nil   -- entries may be large, and the next call may be far
-return {claims, ready or left, role, string.format('%.0f', now), staged, dropped, soonest or ''}
+return {claims, ready or left, role, now, staged, dropped, soonest or ''}

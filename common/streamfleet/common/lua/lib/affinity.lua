@@ -42,7 +42,7 @@ end
 
 -- The same, if a session was given lately.
 local function homing()
-  if not last_ahead then look_at_sched() end
+  if not sched then look_at_sched() end
   return some_sessions == AFFINITY.homing and (AFFINITY.made or homes())
 end
 

@@ -4,17 +4,16 @@
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
 function AFFINITY.add_index(h)
-  local FREE, STEP, ROUNDS = 0, 1099511627776, 4
+  local FREE, STEP, ROUNDS, emptied = 0, 1099511627776, 4, AFFINITY.emptied
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
-  local added, woken, owned    -- scores and members to write; homes that got something; by lane, ids that waited for this worker
-  local seen, looks, stolen    -- by lane: what `see` found; the same in a list; by lane: a head that may be taken from another
-  local started                -- by worker: its number and start as text, or false
-  local marks, found           -- by lane: member, id, since, lowest rank, and these as text, of a head that is passed over; or false;
-                               -- and what was read of the worker and of these
+  local added, woken = {}, {}  -- scores and members to write; homes that got something
+  local seen, owned            -- by lane what `see` found; ids and rows that `pop` took and that waited for this worker
+  local caller, found          -- this call's worker; its number and start, then by lane the mark of a head that is passed over:
+                               -- as text, or false
   local took                   -- number of requests taken that waited for this worker
 
   table.insert(h.begins, function()
-    added, woken, owned, seen, looks, stolen, started, marks, took, h.mine = {}, {}, {}, {}, {}, {}, {}, {}, 0, nil
+    added, woken, seen, took, h.mine = emptied(added), emptied(woken), {}, 0, nil
   end)
 
   local function score(lane, number) return lane * STEP + number end
@@ -54,12 +53,12 @@ function AFFINITY.add_index(h)
   end
 
   -- The call keeps `words`, which it has read of SESSIONS: the field 'n|…' of its worker, then '^…' of each lane.
-  function h.know(worker, words) found, started[worker] = words, words[1] end
+  function h.know(worker, words) caller, found = worker, words end
 
   -- Number and start of a worker, as text; false for one that is no home.
   function h.started(worker)
-    if started[worker] == nil then started[worker] = call('HGET', SESSIONS, 'n|' .. worker) end
-    return started[worker]
+    if worker == caller then return found[1] end
+    return call('HGET', SESSIONS, 'n|' .. worker)
   end
 
   function h.number(worker) return tonumber(string.match(h.started(worker) or '', '^%d+')) end
@@ -104,7 +103,6 @@ function AFFINITY.add_index(h)
   end
 
   local function read_mark(words)
-    if not words then return false end
     local since, lowest, member = string.match(words, '^(%d+) (%d+) (.*)$')
     return member and {member = member, id = decode_id(member), since = tonumber(since), lowest = tonumber(lowest), words = words}
       or false
@@ -112,19 +110,19 @@ function AFFINITY.add_index(h)
 
   -- The first of a lane that is passed over; false if none is.
   local function mark_of(lane)
-    local mark = marks[lane]
-    if mark == nil then
-      mark = known.marks[lane]   -- it seldom changes from one pull to the next
-      if not mark or mark.words ~= found[1 + lane] then mark = read_mark(found[1 + lane]) end
-      marks[lane], known.marks[lane] = mark, mark
+    local words, mark = found[1 + lane], known.marks[lane]   -- it seldom changes from one pull to the next
+    if not words then return false end
+    if not mark or mark.words ~= words then
+      mark = read_mark(words)
+      known.marks[lane] = mark
     end
     return mark
   end
 
   local function write_mark(lane, since, lowest, member)
-    local before, words = marks[lane], string.format('%.0f %.0f %s', since, lowest, member)
-    if before and before.words == words then return end
-    marks[lane] = read_mark(words)
+    local words = string.format('%.0f %.0f %s', since, lowest, member)
+    if found[1 + lane] == words then return end
+    found[1 + lane] = words
     call('HSET', SESSIONS, '^' .. lane, words)
   end
 
@@ -138,15 +136,15 @@ function AFFINITY.add_index(h)
 
   -- The worker that pulls. A new start of it gets a new number.
   function h.arrive(worker, start)
-    local number, since = string.match(started[worker] or '', '^(%d+) (.*)$')
+    local number, since = string.match(found[1] or '', '^(%d+) (.*)$')
     -- @guard affinity: a worker that comes back is new
     if number and since == start then
       h.mine = tonumber(number)
     else
       if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
       h.mine = call('HINCRBY', SESSIONS, '#', 1)
-      started[worker] = string.format('%.0f %s', h.mine, start)
-      call('HSET', SESSIONS, 'n|' .. worker, started[worker])
+      found[1] = string.format('%.0f %s', h.mine, start)
+      call('HSET', SESSIONS, 'n|' .. worker, found[1])
     end
   end
 
@@ -187,10 +185,10 @@ function AFFINITY.add_index(h)
   -- many ms it may take more, or nil.
   function h.see(waiting, arg)
     local total, soonest, most = 0, nil, arg.n + 1
-    stolen, seen, looks = {}, {}, {}
     h.write_index()
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
+      seen[lane] = nil
       if all > 0 then
         local own, free, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, waiting_for(lane, FREE, most), 0
         local here, due = #own + #free, not AFFINITY.lately(DIGITS[lane], 100)
@@ -204,21 +202,21 @@ function AFFINITY.add_index(h)
           end
           here = #own + #free + unlisted
         end
-        local now = {lane = lane, all = all, own = #own, free = #free + unlisted, more = #own == most, mine = own,
+        local now = {all = all, own = #own, free = #free + unlisted, more = #own == most, mine = own,
           others = free, i = 1, j = 1, open = arg.rooms[lane] > 0, due = due}
         if here < all then waiting[lane] = here end
         if now.open then total = total + waiting[lane] end
-        seen[lane], looks[#looks + 1] = now, now
+        seen[lane] = now
       end
     end
-    for i = 1, #looks do
-      local now, lane = looks[i], looks[i].lane
-      if now.open and waiting[lane] < now.all then
+    for lane = 1, LANE_COUNT do
+      local now = seen[lane]
+      if now and now.open and waiting[lane] < now.all then
         local row, left = head_of_others(lane, total == 0)
         if row and left > 0 then
           soonest = math.min(soonest or left, left)
         elseif row then
-          waiting[lane], total, stolen[lane], soonest = waiting[lane] + 1, total + 1, row, 0
+          waiting[lane], total, now.stolen, soonest = waiting[lane] + 1, total + 1, row, 0
         end
       end
     end
@@ -228,21 +226,21 @@ function AFFINITY.add_index(h)
   -- Number of requests that wait for this worker alone.
   function h.own()
     local number = 0
-    for _, now in ipairs(looks) do number = number + now.own end
+    for lane = 1, LANE_COUNT do number = number + (seen[lane] and seen[lane].own or 0) end
     return number
   end
 
   -- Takes what waits for this worker and for nobody, the earlier deadline first.
   local function take(lane, wanted, ids)
-    local now, ours, mark, first = seen[lane], owned[lane], mark_of(lane), nil
+    local now, mark, first = seen[lane], mark_of(lane), nil
     local own, free, i, j = now.mine, now.others, now.i, now.j
     for _ = 1, ROUNDS do
-      local rows, members, mine = {}, {}, {}   -- of the index, the same as in the ready set, and true for its own
+      local rows, members = {}, {}   -- of the index, and the same as in the ready set
       for n = 1, wanted - #ids do
         local row, other = own[i], free[j]
         if not (row or other) then break end
         -- @guard affinity: its own and nobody's go by deadline
-        if row and not (other and other < row) then mine[n], i = true, i + 1 else row, j = other, j + 1 end
+        if row and not (other and other < row) then owned[row], i = true, i + 1 else row, j = other, j + 1 end
         rows[n], members[n] = row, string.sub(row, 18)
       end
       if not rows[1] then break end
@@ -254,7 +252,7 @@ function AFFINITY.add_index(h)
         if id then
           ids[#ids + 1] = id
           if not first and not (mark and id == mark.id) then first = tonumber(string.sub(rows[n], 2, 17)) end
-          if mine[n] then ours[id], took = true, took + 1 end
+          if owned[rows[n]] then owned[id], took = true, took + 1 end
         end
       end
       call('ZREM', HOMES, unpack(rows))
@@ -266,12 +264,12 @@ function AFFINITY.add_index(h)
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
   local function take_in_turn(lane, wanted, worker, ids)
-    local shared, ours = sharing(), owned[lane]
+    local shared = sharing()
     for _, row in ipairs(seen[lane].own > 0 and h.of(lane, h.mine, wanted) or {}) do
       local member = string.sub(row, 18)
       local id, rank = decode_id(member), call('ZSCORE', ready_key(lane), member)
       local taken = id and rank and shared.take_one(lane, id, member, rank)
-      if taken then ids[#ids + 1], ours[id], took = id, true, took + 1 end
+      if taken then ids[#ids + 1], owned[id], took = id, true, took + 1 end
       if taken or not rank then call('ZREM', HOMES, row) end
     end
     for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
@@ -279,8 +277,9 @@ function AFFINITY.add_index(h)
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
   function h.pop(lane, wanted, worker)
-    local ids, row, now, before = {}, stolen[lane], seen[lane], took
-    stolen[lane], owned[lane] = nil, owned[lane] or {}
+    local ids, now, before = {}, seen[lane], took
+    local row = now.stolen
+    now.stolen, owned = nil, {}
     if shares(lane) then
       now.head = nil
       take_in_turn(lane, wanted, worker, ids)
@@ -300,17 +299,20 @@ function AFFINITY.add_index(h)
   -- Entries that were taken: stream ids, and by place the fields of those that run. What was another's, or nobody's, is this
   -- worker's now.
   function h.claimed(lane, ids, runs)
-    local ours, ranks, gone = owned[lane] or {}, shares(lane) and sharing().ranks, {}
+    local ranks, gone = shares(lane) and sharing().ranks, nil
     for i = 1, #ids do
       local id = ids[i]
-      if not ours[id] then
-        if ranks then gone[#gone + 1] = {ranks[id], encode_id(id)} end
+      if not owned[id] then
+        if ranks then
+          gone = gone or {}
+          gone[#gone + 1] = {ranks[id], encode_id(id)}
+        end
         -- @guard affinity: who takes it is its home
         if h.mine and runs[i] then h.moved(runs[i], h.mine) end
       end
     end
     -- @guard affinity: what is taken in turn leaves the index
-    h.remove(lane, gone)
+    if gone then h.remove(lane, gone) end
   end
 
   -- Stream id of the first of a lane that is passed over; false for none.
@@ -335,7 +337,7 @@ function AFFINITY.add_index(h)
     if home and home == h.mine then return end   -- it may be as far behind with this one
     local mark = mark_of(lane)
     if not home or home == FREE then
-      marks[lane] = false
+      found[1 + lane] = false
       return mark and call('HDEL', SESSIONS, '^' .. lane)
     end
     local since, lowest = mark and mark.since, math.min(mark and mark.lowest or NO_DEADLINE, taken)
@@ -349,12 +351,12 @@ function AFFINITY.add_index(h)
   -- ready in all, and after how many ms more may be taken, or nil.
   function h.left(waiting, arg, got)
     local all, soonest = 0, nil
-    for lane = 1, looks[1] and 0 or LANE_COUNT do all = all + waiting[lane] end   -- it took nothing
-    for i = 1, #looks do
-      local now = looks[i]
-      all, waiting[now.lane] = all + now.all, now.all
+    for lane = 1, LANE_COUNT do
+      local now = seen[lane]   -- nil if it took nothing, or there was nothing
+      if now then waiting[lane] = now.all end
+      all = all + waiting[lane]
       -- A head is passed over for a second before anything follows: a look every 100 ms is enough.
-      if now.open and now.due then mark_passed(now.lane) end
+      if now and now.open and now.due then mark_passed(lane) end
     end
     if got < arg.n then soonest = h.see(waiting, arg) end
     for lane = 1, LANE_COUNT do
@@ -370,14 +372,12 @@ function AFFINITY.add_index(h)
     -- A home that waits for work is woken for what comes to it, and so it says that it waits each time that it does. That it
     -- is busy, and how many wait for it where that takes long to count, it tells every 250 ms.
     local load, sure, waits, due = arg.held + got, true, role == 1 or role == 2, not AFFINITY.lately(h.mine, 250)
-    for i = 1, arg.n == 0 and LANE_COUNT or #looks do
-      local now = looks[i]
+    for lane = 1, LANE_COUNT do
+      local now = seen[lane]
       if now and not now.more then
         load = load + now.own
-      elseif due then
-        load = load + h.count(now and now.lane or i, h.mine)
-      else
-        sure = false
+      elseif now or arg.n == 0 then
+        if due then load = load + h.count(lane, h.mine) else sure = false end
       end
     end
     if sure then
@@ -407,7 +407,7 @@ function AFFINITY.add_index(h)
         note(number, last, WOKEN, worker)
       end
     end
-    woken = {}
+    woken = emptied(woken)
   end
 
   -- A watcher was woken and found nothing: perhaps the wake-up was another watcher's.

@@ -19,11 +19,18 @@ function AFFINITY.lately(what, ms)
   return false
 end
 
+-- The table itself if it is empty: a new one costs more than a look.
+function AFFINITY.emptied(some) return next(some) and {} or some end
+
 function AFFINITY.add_records(h)
   local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
-  local records, loads, moves, changed   -- by field; by number; number to what is to be added; fields to write
+  local emptied = AFFINITY.emptied
+  -- By field; by number; number to what is to be added; fields to write.
+  local records, loads, moves, changed = {}, {}, {}, {}
 
-  table.insert(h.begins, function() records, loads, moves, changed = {}, {}, {}, {} end)
+  table.insert(h.begins, function()
+    records, loads, moves, changed = emptied(records), emptied(loads), emptied(moves), emptied(changed)
+  end)
 
   -- ms until a time is long ago, 0 if it is. A time ahead of the clock is from before the clock was set back.
   function h.until_long_ago(ms, span)
@@ -106,8 +113,8 @@ function AFFINITY.add_records(h)
         loads[number] = math.max(0, h.work_of(number))
         call('ZADD', LOADS, 'XX', loads[number], number)
       end
+      moves[number] = nil
     end
-    moves = {}
   end
 
   function h.set_work(number, load)
@@ -224,6 +231,7 @@ function AFFINITY.add_records(h)
 
   function h.write_records()
     h.write_loads()
+    if not next(changed) then return end
     local words, new = {}, 0
     for name in pairs(changed) do
       local record = records[name]

@@ -1,6 +1,5 @@
 -- @include keys
--- Record of a request between its attempts: '<attempts>[ <worker>…]', with the workers that it was lost with.
-local MOST_WORKERS_NAMED = 16
+-- Record of a request between its attempts: '<attempts>[ <worker>…]', with the last 16 workers that it was lost with.
 
 local function attempts_record(lane, id) return call('HGET', ATTEMPTS, entry_field(lane, id)) or '' end
 local function attempts_in(record) return tonumber(string.match(record or '', '^%d+')) or 0 end
@@ -11,7 +10,7 @@ local function workers_lost(record, worker)
   for name in string.gmatch(string.match(record, ' .*') or '', '%S+') do names[#names + 1] = name end
   names[#names + 1] = worker
   -- @guard attempts: so many names and no more
-  if #names > MOST_WORKERS_NAMED then table.remove(names, 1) end
+  if #names > 16 then table.remove(names, 1) end
   return names
 end
 

@@ -44,24 +44,24 @@ end
 
 -- An id whose time was ahead of the clock when its entry was staged tells no time: it was made by hand, or the clock
 -- was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them in each
--- lane, so that SCHED is rarely asked.
-local last_ahead, some_interrupted, some_tenants, some_sessions
+-- lane, so that SCHED is rarely asked. `sched`: what it said, as look_at_sched returns it.
+local sched, some_interrupted, some_tenants, some_sessions
 -- @begin
-last_ahead, some_interrupted, some_tenants, some_sessions = nil, nil, nil, nil
+sched, some_interrupted, some_tenants, some_sessions = nil, nil, nil, nil
 -- @end
 
 -- `fields`: more of each lane than 'ahead:,', which comes first. Returns the values of all, behind three others.
 local function look_at_sched(fields)
-  if last_ahead and not fields then return end
+  if sched and not fields then return sched end
   local found = call_if_typed('HMGET', SCHED, 'tenants', 'interrupted', 'sessions', lane_fields(fields or 'ahead:,')) or {}
   some_tenants, some_interrupted, some_sessions = found[1], found[2], found[3]
-  last_ahead = {unpack(found, 4, 3 + LANE_COUNT)}
+  sched = found
   return found
 end
 
 local function may_be_ahead(lane, id)
-  look_at_sched()
-  return last_ahead[lane] and encode_id(id) <= last_ahead[lane]
+  local last = look_at_sched()[3 + lane]
+  return last and encode_id(id) <= last
 end
 
 -- SCHED has a record for each request whose run was interrupted, until its entry ends: '<how often it gave way> <run>
@@ -134,8 +134,8 @@ local function keep_enqueued_ms(lane, id)
   if id_ms(id) <= now_ms() or kept_enqueued_ms(lane, id) then return end
   call('HSET', SCHED, ahead_field(lane, id), string.format('%.0f', now_ms()))
   if may_be_ahead(lane, id) then return end
-  last_ahead[lane] = encode_id(id)
-  call('HSET', SCHED, 'ahead:' .. lane, last_ahead[lane])
+  sched[3 + lane] = encode_id(id)
+  call('HSET', SCHED, 'ahead:' .. lane, sched[3 + lane])
 end
 
 -- Reads only what ordering needs, without a table of the fields, which is enough for most entries of a batch. Returns

@@ -2,9 +2,9 @@
 -- @include attempts
 -- @include ready
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
-local counted
+local counted = {}
 -- @begin
-counted = {}
+if next(counted) then counted = {} end
 -- @end
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end

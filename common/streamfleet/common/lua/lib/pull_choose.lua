@@ -37,34 +37,33 @@ local function lane_alone(waiting)
   return alone
 end
 
--- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits, and the paused lanes.
+-- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits.
 local function load_credit(waiting)
-  local credit, paused, known = {}, look_at_lanes().paused, look_at_lanes().credit
+  local credit = {unpack(known.none)}
   for lane = 1, LANE_COUNT do
-    known[lane] = tonumber(known[lane] or nil) or 0
-    credit[lane] = known[lane]
+    if look_at_lanes()[2 * LANE_COUNT + 3 + lane] then credit[lane] = tonumber(lanes[2 * LANE_COUNT + 3 + lane]) or 0 end
     -- @guard choose: nothing of a paused lane
-    if paused[lane] then waiting[lane] = 0 end
+    if lanes[3 * LANE_COUNT + 3 + lane] then waiting[lane] = 0 end
   end
-  return credit, paused
+  return credit
 end
 
 local function save_credit(credit)
-  local words = {'HSET', SCHED}
+  local words
   for lane = 1, LANE_COUNT do
-    if credit[lane] ~= lanes.credit[lane] then
+    if credit[lane] ~= (tonumber(lanes[2 * LANE_COUNT + 3 + lane] or nil) or 0) then
+      words = words or {'HSET', SCHED}
       words[#words + 1] = lane
       words[#words + 1] = credit[lane]
     end
   end
-  if #words > 2 then call(unpack(words)) end
+  if words then call(unpack(words)) end
 end
 
 -- Changes waiting and credit; returns picks per lane, and their number. A lane that is closed to this worker keeps what it
 -- is owed, and is owed more with each pick.
 local function choose(wanted, waiting, credit, shares, arg, taken)
-  local picks, only = {}, lane_alone(waiting)
-  for lane = 1, LANE_COUNT do picks[lane] = 0 end
+  local picks, only = {unpack(known.none)}, lane_alone(waiting)
   if only and shares[only] < 1000 and credit[only] <= 1000 - shares[only] then   -- its debt is paid with the first pick
     local picked = math.max(0, math.min(wanted, waiting[only], arg.rooms[only] - taken))
     for lane = 1, LANE_COUNT do if picked > 0 then credit[lane] = 0 end end

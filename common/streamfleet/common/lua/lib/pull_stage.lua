@@ -49,11 +49,15 @@ end
 
 -- `some`: {lane = true} of those to read; nil for all.
 local function read_new(chunk, some)
-  local words = some and {} or {unpack(KEYS, 1, LANE_COUNT)}
-  for lane = 1, some and LANE_COUNT or 0 do
-    if some[lane] then words[#words + 1] = lane_key(lane) end
+  local words = not some and known.streams
+  if not words then
+    words = {}
+    for lane = 1, LANE_COUNT do
+      if not some or some[lane] then words[#words + 1] = lane_key(lane) end
+    end
+    for _ = 1, #words do words[#words + 1] = '>' end
+    if not some then known.streams = words end
   end
-  for _ = 1, #words do words[#words + 1] = '>' end
   return call('XREADGROUP', 'GROUP', GROUP, NOBODY, 'COUNT', chunk, 'NOACK', 'STREAMS', unpack(words)) or {}
 end
 
@@ -63,17 +67,14 @@ local function is_tracked(lane, id)
   return call_if_typed('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local lanes     -- {seen, credit, paused}: what SCHED tells of each lane, as text, or false
+local lanes     -- what SCHED tells, as look_at_sched returns it, as text or false: 3 others; by lane ahead, seen, credit, paused
 local arrived   -- by lane: stream id to {fields, size, deadline, id, tenant} of what was staged in this call
 -- @begin
 lanes, arrived = nil, {}
 -- @end
 
 local function look_at_lanes()
-  if lanes then return lanes end
-  local found = look_at_sched('ahead:,seen:,,paused:,')
-  local function part(n) return {unpack(found, 4 + n * LANE_COUNT, 3 + (n + 1) * LANE_COUNT)} end
-  lanes = {seen = part(1), credit = part(2), paused = part(3)}
+  lanes = lanes or look_at_sched('ahead:,seen:,,paused:,')
   return lanes
 end
 
@@ -82,7 +83,7 @@ local function save_seen(moved, fresh)
   local words = {'HSET', SCHED}
   for lane in pairs(moved) do
     words[#words + 1] = 'seen:' .. lane
-    words[#words + 1] = lanes.seen[lane]
+    words[#words + 1] = lanes[LANE_COUNT + 3 + lane]
   end
   call(unpack(words))
   call('HINCRBY', SCHED, 'staged', fresh)
@@ -90,7 +91,7 @@ end
 
 -- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many
 -- have ended because they must not run: later, one that is too large would be copied a second time.
-local function stage_lane(lane, entries, seen, moved)
+local function stage_lane(lane, entries, moved)
   local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
   local shared = some_tenants and tenants()
   local rows = shared and shared.shares(lane) and {} or nil
@@ -101,9 +102,10 @@ local function stage_lane(lane, entries, seen, moved)
     if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
     local size, deadline, given, tenant, if_late, session = skim_entry(lane, item[1], item[2])
     bytes, largest = bytes + size, math.max(largest, size)
-    local again = seen[lane] and member <= seen[lane]
+    local seen = look_at_lanes()[LANE_COUNT + 3 + lane]
+    local again = seen and member <= seen
     if not again then
-      seen[lane], moved[lane], fresh = member, true, fresh + 1
+      lanes[LANE_COUNT + 3 + lane], moved[lane], fresh = member, true, fresh + 1
       count('staged')
     end
     if again and is_tracked(lane, item[1]) then   -- it stays where it is
@@ -138,7 +140,7 @@ local function stage(limits, waiting, first)
     for _, stream in ipairs(streams) do
       local lane, entries = 1, stream[2]
       while lane_key(lane) ~= stream[1] do lane = lane + 1 end
-      local added, size, most, unseen, unfit_ones = stage_lane(lane, entries, look_at_lanes().seen, moved)
+      local added, size, most, unseen, unfit_ones = stage_lane(lane, entries, moved)
       waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
       bytes, largest, ended = bytes + size, math.max(largest, most), ended + unfit_ones
       more[lane] = #entries == chunk or nil

@@ -6,39 +6,39 @@
 -- @include affinity
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
--- Claims entries. Returns for each its attempt, and how many earlier ones were lost with their workers; and {stream id
--- = fields} of those that still have fields. What was staged in this call is not read again.
+-- Claims entries in their first attempt. `some`: their ids; changed here.
+local function claim_first(lane, some, worker, how)
+  local n = #some
+  some[n + 1], some[n + 2], some[n + 3], some[n + 4] = 'RETRYCOUNT', 1, 'FORCE', how
+  return call('XCLAIM', lane_key(lane), GROUP, worker, 0, unpack(some))
+end
+
+-- Claims entries. Returns {stream id = fields} of those that still have fields; and by place the records of attempts, or
+-- nil if there are none. What was staged in this call is not read again.
 local function claim(lane, ids, worker)
-  local records, attempts, lost, fields_of = {}, {}, {}, {}
-  local here, known, fresh = arrived[lane] or {}, {}, {}
-  local function claim_first(some, how)   -- in their first attempt
-    local words = {'XCLAIM', lane_key(lane), GROUP, worker, 0, unpack(some)}
-    local n = #words
-    words[n + 1], words[n + 2], words[n + 3], words[n + 4] = 'RETRYCOUNT', 1, 'FORCE', how
-    return call(unpack(words))
-  end
+  local fields_of, fresh, here, read, records = {}, {}, arrived[lane], nil, nil
   if some_attempts() then
     local names = {}
     for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
     records = call('HMGET', ATTEMPTS, unpack(names))
   end
   for i, id in ipairs(ids) do
-    local attempt = records[i] and attempts_in(records[i]) + 1 or 1
-    attempts[i], lost[i] = attempt, records[i] and #workers_lost(records[i]) or 0
+    local attempt = records and attempts_in(records[i]) + 1 or 1
     if attempt > 1 then
       local entry = call('XCLAIM', lane_key(lane), GROUP, worker, 0, id, 'RETRYCOUNT', attempt, 'FORCE')[1]
       if entry then fields_of[id] = entry[2] end
-    elseif here[id] then
-      known[#known + 1], fields_of[id] = id, here[id][1]
+    elseif here and here[id] then
+      read = read or {}
+      read[#read + 1], fields_of[id] = id, here[id][1]
     else
       fresh[#fresh + 1] = id
     end
   end
-  if known[1] then claim_first(known, 'JUSTID') end
-  for _, entry in ipairs(fresh[1] and claim_first(fresh) or fresh) do
+  if read then claim_first(lane, read, worker, 'JUSTID') end
+  for _, entry in ipairs(fresh[1] and claim_first(lane, fresh, worker) or fresh) do
     if entry then fields_of[entry[1]] = entry[2] end   -- false: XDELed by hand (Redis 6.2)
   end
-  return attempts, lost, fields_of
+  return fields_of, records
 end
 
 -- True if the entry may run; otherwise it has been ended. `asked`: true if it may have a result already.
@@ -57,7 +57,6 @@ end
 -- stay ready as long as there are others to take, at most 16 of them in each call: a worker that reads them again holds up
 -- all requests that run beside them.
 local function pop(lane, wanted, worker)
-  local ids, popped, others, passed = {}, {}, 0, 0
   local shared = sharing()
   if shared and not shared.pop then add_pick(shared) end
   if shared then shared.picks, shared.ranks = {}, {} end
@@ -67,11 +66,13 @@ local function pop(lane, wanted, worker)
     local taken = shared.pop(lane, wanted, worker)
     if taken then return taken end
   end
+  local ids = {}
   if not some_interrupted then
     local some = call('ZPOPMIN', ready_key(lane), wanted)
     for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end
     return ids
   end
+  local popped, others, passed = {}, 0, 0
   repeat
     local some = call('ZPOPMIN', ready_key(lane), wanted - others)
     for i = 1, #some, 2 do
@@ -99,28 +100,30 @@ end
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
-  local shared, at_home, here = sharing(), homing(), arrived[lane] or {}
+  local shared, at_home, here = sharing(), homing(), arrived[lane]
   local passed_over = at_home and at_home.passed_over(lane)
-  local attempts, lost, fields_of = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen, names, run_fields = {}, {}, {}, {}, {}, {}, {}
+  local fields_of, records = claim(lane, ids, arg.worker)
+  local rows, sizes, deadlines, results, seen, names, run_fields = {}, {}, {}, {}, ids[2] and {}, {}, (shared or at_home) and {}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
     if fields then
       local size, deadline, given, tenant
-      if here[id] then
+      if here and here[id] then
         size, deadline, given, tenant = unpack(here[id], 2, 5)
       else
         size, deadline, given, tenant = skim_entry(lane, id, fields)
       end
-      names[i] = tenant
+      if tenant then names[i] = tenant end
       local request_id = request_id_of(given, lane, id)
       local kept = kept_enqueued_ms(lane, id)
-      rows[i] = {lane, id, attempts[i], request_id, fields, lost[i], kept and string.format('%.0f', kept) or '',
+      local record = records and records[i]
+      rows[i] = {lane, id, record and attempts_in(record) + 1 or 1, request_id, fields,
+        record and #workers_lost(record) or 0, kept and string.format('%.0f', kept) or '',
         interruptions(lane, id), '', id == passed_over and at_home.passed(lane) or ''}
       sizes[i], deadlines[i] = size, deadline
       results[#results + 1] = result_key(request_id)
-      if #ids > 1 then twice, seen[request_id] = twice or seen[request_id], true end
+      if seen then twice, seen[request_id] = twice or seen[request_id], true end
     end
   end
   -- One check for all of them first, because there is rarely a result.
@@ -140,7 +143,8 @@ local function take_from(lane, picks, arg, claims)
     end
     if runs then
       claims[#claims + 1] = row
-      run_fields[i], bytes = row[5], bytes + sizes[i]
+      bytes = bytes + sizes[i]
+      if run_fields then run_fields[i] = row[5] end
     else
       dropped = dropped + 1
     end
@@ -156,11 +160,11 @@ end
 -- per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, more)
   local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
-  if sum(waiting) == 0 then return claims, dropped end
-  local credit, paused = load_credit(waiting)
+  if arg.n == 0 or sum(waiting) == 0 then return claims, dropped end
+  local credit = load_credit(waiting)
   local at_home = homing()
   if at_home then at_home.see(waiting, arg) end
-  while cut and (paused[cut] or not more[cut]) do   -- a paused lane must not block the others
+  while cut and (lanes[3 * LANE_COUNT + 3 + cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0

@@ -8,9 +8,9 @@ local RESULT_FIELDS = {
 }
 local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
-local told
+local told = {}
 -- @begin
-told = {}
+if next(told) then told = {} end
 -- @end
 
 local function notified_field(reply) return 'notified:' .. reply end

@@ -43,7 +43,7 @@ end
 
 -- The same, if a tenant was given lately.
 local function sharing()
-  if not last_ahead then look_at_sched() end
+  if not sched then look_at_sched() end
   return some_tenants and tenants()
 end
 
