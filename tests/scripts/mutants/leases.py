@@ -13,6 +13,13 @@ MUTANTS = (
         16,
     ),
     Mutant(
+        "fence: the attempt, of one that comes alone",
+        "return attempt == alone end",
+        "return alone ~= nil end",
+        HISTORY,
+        16,
+    ),
+    Mutant(
         "fence: the worker",
         "first, last, #ids * 2, worker)",
         "first, last, #ids * 2)",

@@ -9,22 +9,22 @@ call('HLEN', COUNTS)
 call('HLEN', SCHED)
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])
-local holds, codes, ids, asked = fence(leases, worker, #leases), {}, {}, {}
+local holds, codes, ids = fence(leases, worker, #leases), {}, {}
 for i, lease in ipairs(leases) do
   local lane, id = lease[1], lease[2]
   codes[i] = 0
   if holds(lane, id, lease[3]) then
-    ids[lane], asked[lane] = ids[lane] or {}, asked[lane] or {}
+    ids[lane] = ids[lane] or {}
     -- @guard renew: kept output counts if the lease does
     if lease[5] then note_interruption(lane, id, false, lease[5], lease[6]) end
     table.insert(ids[lane], id)
-    asked[lane][id] = i
+    codes[i] = 1
   end
 end
-for lane, some in pairs(ids) do
-  for id in pairs(stamp(lane, worker, some)) do
-    local i = asked[lane][id]
-    codes[i] = answered(leases[i][4]) and 2 or 1
+for lane, some in pairs(ids) do ids[lane] = stamp(lane, worker, some) end
+for i, lease in ipairs(leases) do
+  if codes[i] == 1 then
+    codes[i] = ids[lease[1]][lease[2]] and (answered(lease[4]) and 2 or 1) or 0
   end
 end
 write_counts()

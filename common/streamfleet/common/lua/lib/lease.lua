@@ -8,7 +8,6 @@ end
 -- The same for many entries of a lane: {stream id = attempt}. One command reads the worker's own entries from the
 -- smallest to the largest time. If it holds so many others between them that the bound is reached, each is looked up.
 local function held_in(lane, ids, worker)
-  if #ids == 1 then return {[ids[1]] = held(lane, ids[1], worker)} end
   local first = string.match(ids[1], '^%d+')
   local last = first
   for i = 2, #ids do
@@ -29,6 +28,11 @@ end
 -- true, once, if this worker holds the entry in this attempt. Raises NOGROUP for a missing group: call it before any
 -- write.
 local function fence(rows, worker, most)
+  if rows[1] and not rows[2] then   -- nearly all, where requests are few
+    local lane, id = rows[1][1], rows[1][2]
+    local alone = held(lane, id, worker)
+    return function(_, _, attempt) return attempt == alone end
+  end
   local ids, holds = {}, {}
   for i = 1, math.min(#rows, most) do
     local lane, id = rows[i][1], rows[i][2]

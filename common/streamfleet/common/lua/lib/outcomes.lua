@@ -13,8 +13,9 @@ local function read_outcomes()
   return outcomes, results
 end
 
--- Field-value pairs of a result, and the number of names and values.
-local function values_of(item) return {unpack(ARGV, item.at + 8, item.at + 7 + item.size)}, item.size end
+-- Field-value pairs of a result, and the number of names and values. What comes behind them makes room for 12 more: a table
+-- that grows is copied.
+local function values_of(item) return {unpack(ARGV, item.at + 8, item.at + 19 + item.size)}, item.size end
 
 -- Fields of an outcome about its run alone, by name: its wait for the engine, its use, and what it went on with.
 local ABOUT_RUN = {usage = true, waited_ms = true, resumed_tokens = true}

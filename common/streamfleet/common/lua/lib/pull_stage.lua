@@ -136,7 +136,8 @@ end
 local function stage(limits, waiting, first)
   local most_ended = 100   -- ending one costs as much as staging ten
   local staged, bytes, largest, fresh, ended, moved, more = 0, 0, 1, 0, 0, {}, {}
-  local function bring(streams, chunk)
+  local streams, chunk, at, cut = first, limits.first, 0, nil
+  while streams do
     for _, stream in ipairs(streams) do
       local lane, entries = 1, stream[2]
       while lane_key(lane) ~= stream[1] do lane = lane + 1 end
@@ -145,21 +146,17 @@ local function stage(limits, waiting, first)
       bytes, largest, ended = bytes + size, math.max(largest, most), ended + unfit_ones
       more[lane] = #entries == chunk or nil
     end
-  end
-  local function fitting(most) return math.max(1, math.min(most, 64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))) end
-  bring(first, limits.first)
-  local cut, chunk = nil, fitting(math.max(2, math.floor(limits.n / 8)))
-  if next(more) and bytes < cfg.copied_bytes then
-    local begun = more
-    more = {}
-    bring(read_new(chunk, begun), chunk)
-  end
-  for lane = 1, LANE_COUNT do
-    while more[lane] and not cut do
-      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or ended >= most_ended then cut = lane; break end
-      chunk = fitting(chunk * 2)
-      more[lane] = nil
-      bring(read_new(chunk, {[lane] = true}), chunk)
+    local room = math.max(1, math.min(64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest)))
+    streams = nil
+    if at == 0 then
+      at, chunk = 1, math.min(math.max(2, math.floor(limits.n / 8)), room)
+      if next(more) and bytes < cfg.copied_bytes then streams, more = read_new(chunk, more), {} end
+    end
+    while not streams and not more[at] and at < LANE_COUNT do at = at + 1 end
+    if not streams and more[at] then
+      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or ended >= most_ended then cut = at; break end
+      chunk, more[at] = math.min(chunk * 2, room), nil
+      streams = read_new(chunk, {[at] = true})
     end
   end
   save_seen(moved, fresh)
