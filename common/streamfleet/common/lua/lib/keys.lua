@@ -8,9 +8,9 @@ local GROUP, NOBODY = 'workers', '~'
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
 local HOMES, SESSIONS, LOADS
 local call, cfg, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED
--- Limits and keys of this queue, fields that were named, and a 0 for each lane. For homes: times, ms, at which calls asked something, and their
--- number; by lane the mark, and the lowest rank that was taken since the last look at the head. `told_of`: the same of many
--- queues, by digest.
+-- Limits and keys of this queue; fields that were named; what a pull reads, and `none`, a 0 for each lane: a table that is made
+-- whole costs less than one that grows. For homes: times, ms, at which calls asked something, and their number; by lane the
+-- mark, and the lowest rank that was taken since the last look at the head. `told_of`: the same of many queues, by digest.
 local known, told_of
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
@@ -120,7 +120,7 @@ local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 -- Raises WRONGTYPE before any write if a key was overwritten: an error halfway would leave writes that are never counted.
 -- Returns how many wait staged in each lane. `some`: true if the caller itself looks at WATCH, WAKE and DELAYED.
 local function require_types(some)
-  local waiting = {unpack(known.none)}   -- a table that is made whole does not grow
+  local waiting = {unpack(known.none)}
   for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
   some_attempts()
   call('HLEN', COUNTS)
