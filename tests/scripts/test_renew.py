@@ -43,6 +43,12 @@ async def test_a_lost_lease_is_said_and_not_taken_back(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+async def test_of_several_leases_one_of_another_attempt_is_lost(queue: Queue) -> None:
+    mine, other = await queue.running("high", "1000-0"), await queue.running("high", "1000-1")
+    codes = await queue.broker.renew("w1", [mine, other._replace(attempt=2)])
+    assert codes == [RenewCode.RENEWED, RenewCode.LOST]
+
+
 async def test_leases_that_another_worker_has_in_the_same_attempt_are_lost(queue: Queue) -> None:
     leases = [await queue.running("high", "1000-0"), await queue.running("high", "1000-1")]
     assert await queue.broker.release("w1", leases) == 2  # counts no attempt

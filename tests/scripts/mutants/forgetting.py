@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant("finish: an id goes with its result", caught_by="retain.every_ending_gives_the_id_the_life_of_its_result"),
     Mutant(
         "stage: what comes again is not counted again",
-        "local again = seen[lane] and member <= seen[lane]",
+        "local again = seen and member <= seen",
         "local again = false",
         "repair.what_loses_no_body_is_mended_and_every_request_has_one_result",
         argument="group destroyed",

@@ -9,8 +9,7 @@ MUTANTS = (
         "fence: the attempt",
         "if holds[lane][id] ~= attempt then return false end",
         "if not holds[lane][id] then return false end",
-        HISTORY,
-        16,
+        "renew.of_several_leases_one_of_another_attempt_is_lost",
     ),
     Mutant(
         "fence: the attempt, of one that comes alone",
@@ -44,7 +43,7 @@ MUTANTS = (
         2,
     ),
     Mutant("renew: deliveries are left alone", seed=1),
-    Mutant("renew: what ended is said", "answered(leases[i][4]) and 2 or 1", "1", HISTORY, 18),
+    Mutant("renew: what ended is said", "(answered(lease[4]) and 2 or 1)", "1", HISTORY, 18),
     Mutant(
         "renew: deleted entries are counted as vanished",
         "      remove_entry(lane, id)\n      count('vanished')\n    end\n  end\n  return there",

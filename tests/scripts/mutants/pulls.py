@@ -147,8 +147,8 @@ MUTANTS = (
     ),
     Mutant(
         "stage: chunks are bounded before sizes are known",
-        "math.min(most, 64, MOST_UNSEEN, ",
-        "math.min(most, 64, ",
+        "math.min(64, MOST_UNSEEN, ",
+        "math.min(64, ",
         "pull_stage.no_more_is_read_at_once_than_is_bounded_if_all_of_it_is_as_large_as_may_be",
     ),
     Mutant(
@@ -159,8 +159,8 @@ MUTANTS = (
     ),
     Mutant(
         "stage: chunks shrink with large bodies",
-        "math.min(most, 64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))",
-        "math.min(most, 64)",
+        "math.min(64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))",
+        "math.min(64)",
         "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(
@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: what rests and is not in order yet holds up nobody",
-        "  while cut and (paused[cut]",
+        "  while cut and (lanes[3 * LANE_COUNT + 3 + cut]",
         "  while cut and (false",
         "pause.what_rests_and_is_not_in_order_yet_holds_up_nobody",
     ),
@@ -256,8 +256,8 @@ MUTANTS = (
     ),
     Mutant(
         "take: attempts go on counting",
-        "local attempt = records[i] and attempts_in(records[i]) + 1 or 1",
-        "local attempt = 1",
+        "{lane, id, record and attempts_in(record) + 1 or 1, request_id",
+        "{lane, id, 1, request_id",
         HISTORY,
         0,
     ),
