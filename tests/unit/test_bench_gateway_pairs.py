@@ -36,7 +36,7 @@ class Way(Served):
     """
 
     def __init__(self, name: str, asked: list[tuple[str, int, bool]], single: Callable[[int], float]) -> None:
-        super().__init__("", os.getpid())
+        super().__init__("http://127.0.0.1", os.getpid())
         self.name, self.asked, self._single, self._numbers = name, asked, single, count()
         self.missing_tokens = 0
 
