@@ -395,6 +395,17 @@ def test_what_ends_while_redis_is_away_is_written_when_it_is_back() -> None:
     assert "started_late" in {violation.kind for violation in judge(history).violations}
 
 
+def test_what_ends_behind_a_cut_connection_is_written_when_it_is_told() -> None:
+    history = good_history()
+    start_late(history)
+    result = history.results["a"]
+    history.touched[result["worker"]].add("black_hole")
+    result["finished_ms"] = str(BEGAN + 4_900)
+    assert "started_late" not in {violation.kind for violation in judge(history).violations}
+    result["finished_ms"] = str(BEGAN + 3_900)
+    assert "started_late" in {violation.kind for violation in judge(history).violations}
+
+
 def test_an_outage_lasts_from_the_kill_until_redis_is_back(tmp_path: Path) -> None:
     lines = [
         ("outage", "redis_kill"),
