@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: what rests and is not in order yet holds up nobody",
-        "  while cut and (lanes[3 * LANE_COUNT + 3 + cut]",
+        "  while cut and (lanes[known.paused + cut]",
         "  while cut and (false",
         "pause.what_rests_and_is_not_in_order_yet_holds_up_nobody",
     ),

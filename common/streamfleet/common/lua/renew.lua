@@ -21,7 +21,7 @@ for i, lease in ipairs(leases) do
     codes[i] = 1
   end
 end
-for lane, some in pairs(ids) do ids[lane] = stamp(lane, worker, some) end
+for lane, some in pairs(ids) do ids[lane] = stamp(lane, worker, some) end   -- {stream id = true} from here on
 for i, lease in ipairs(leases) do
   if codes[i] == 1 then
     codes[i] = ids[lease[1]][lease[2]] and (answered(lease[4]) and 2 or 1) or 0

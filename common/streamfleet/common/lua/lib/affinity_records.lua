@@ -19,7 +19,7 @@ function AFFINITY.lately(what, ms)
   return false
 end
 
--- The table itself if it is empty: a new one costs more than a look.
+-- Returns the table itself if it is empty, else a new one: to make one costs more than to look.
 function AFFINITY.emptied(some) return next(some) and {} or some end
 
 function AFFINITY.add_records(h)

@@ -8,9 +8,10 @@ local GROUP, NOBODY = 'workers', '~'
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS, WAITING, SERVED, TENANTS
 local HOMES, SESSIONS, LOADS
 local call, cfg, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED
--- Limits and keys of this queue; fields that were named; what a pull reads, and `none`, a 0 for each lane: a table that is made
--- whole costs less than one that grows. For homes: times, ms, at which calls asked something, and their number; by lane the
--- mark, and the lowest rank that was taken since the last look at the head. `told_of`: the same of many queues, by digest.
+-- Limits and keys of this queue; fields that were named; what a pull reads, and where a lane's values begin in what SCHED
+-- tells; a 0 for each lane: a table that is made whole costs less than one that grows. For homes: times, ms, at which calls
+-- asked something, and their number; by lane the mark, and the lowest rank that was taken since the last look at the head.
+-- `told_of`: the same of many queues, by digest.
 local known, told_of
 
 -- Entries that one command may copy before their sizes are known: 128 MiB if all are as large as allowed.
@@ -32,8 +33,8 @@ else
   if not known then
     if digest == ARGV[1] then return redis.error_reply('NOTTOLD no call has told this configuration') end
     local text = digest and string.sub(ARGV[1], 41) or ARGV[1]
-    known = {limits = cjson.decode(text), fields = {}, asked = {}, number = 0, over = {}, marks = {}, none = {}}
-    for lane = 1, #known.limits.lanes do known.none[lane] = 0 end
+    known = {limits = cjson.decode(text), fields = {}, asked = {}, number = 0, over = {}, marks = {}, zeros = {}}
+    for lane = 1, #known.limits.lanes do known.zeros[lane] = 0 end
     if digest then
       known.keys = {unpack(KEYS, 1, 3 * #known.limits.lanes + 16)}
       -- @guard configuration: nobody tells a configuration or keys under the digest of others
@@ -120,7 +121,7 @@ local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 -- Raises WRONGTYPE before any write if a key was overwritten: an error halfway would leave writes that are never counted.
 -- Returns how many wait staged in each lane. `some`: true if the caller itself looks at WATCH, WAKE and DELAYED.
 local function require_types(some)
-  local waiting = {unpack(known.none)}
+  local waiting = {unpack(known.zeros)}
   for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
   some_attempts()
   call('HLEN', COUNTS)

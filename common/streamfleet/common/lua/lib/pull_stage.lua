@@ -67,14 +67,17 @@ local function is_tracked(lane, id)
   return call_if_typed('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local lanes     -- what SCHED tells, as look_at_sched returns it, as text or false: 3 others; by lane ahead, seen, credit, paused
+local lanes     -- what SCHED tells of each lane, as look_at_sched returns it: text, or false
 local arrived   -- by lane: stream id to {fields, size, deadline, id, tenant} of what was staged in this call
 -- @begin
 lanes, arrived = nil, {}
 -- @end
 
 local function look_at_lanes()
-  lanes = lanes or look_at_sched('ahead:,seen:,,paused:,')
+  if not lanes then
+    lanes = look_at_sched('ahead:,seen:,,paused:,')
+    known.seen, known.credit, known.paused = 3 + LANE_COUNT, 3 + 2 * LANE_COUNT, 3 + 3 * LANE_COUNT   -- the place before
+  end
   return lanes
 end
 
@@ -83,7 +86,7 @@ local function save_seen(moved, fresh)
   local words = {'HSET', SCHED}
   for lane in pairs(moved) do
     words[#words + 1] = 'seen:' .. lane
-    words[#words + 1] = lanes[LANE_COUNT + 3 + lane]
+    words[#words + 1] = lanes[known.seen + lane]
   end
   call(unpack(words))
   call('HINCRBY', SCHED, 'staged', fresh)
@@ -102,10 +105,10 @@ local function stage_lane(lane, entries, moved)
     if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
     local size, deadline, given, tenant, if_late, session = skim_entry(lane, item[1], item[2])
     bytes, largest = bytes + size, math.max(largest, size)
-    local seen = look_at_lanes()[LANE_COUNT + 3 + lane]
+    local seen = lanes[known.seen + lane]
     local again = seen and member <= seen
     if not again then
-      lanes[LANE_COUNT + 3 + lane], moved[lane], fresh = member, true, fresh + 1
+      lanes[known.seen + lane], moved[lane], fresh = member, true, fresh + 1
       count('staged')
     end
     if again and is_tracked(lane, item[1]) then   -- it stays where it is

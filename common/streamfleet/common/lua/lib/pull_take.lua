@@ -164,7 +164,7 @@ local function take(arg, waiting, cut, more)
   local credit = load_credit(waiting)
   local at_home = homing()
   if at_home then at_home.see(waiting, arg) end
-  while cut and (lanes[3 * LANE_COUNT + 3 + cut] or not more[cut]) do   -- a paused lane must not block the others
+  while cut and (lanes[known.paused + cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0
