@@ -60,6 +60,21 @@ def chat(**body: object) -> EngineRequest:
     return EngineRequest("r-1", CHAT, {"messages": [], **body}, Lane.HIGH, 1_790_000_000_999)
 
 
+@pytest.mark.parametrize("error", [httpx.ReadError("gone"), asyncio.CancelledError()], ids=["failed", "cancelled"])
+async def test_a_call_that_got_no_answer_leaves_its_connection_to_the_next(error: BaseException) -> None:
+    errors = [error]
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        if errors:
+            raise errors.pop()
+        return httpx.Response(200, json={"choices": []})
+
+    async with started(answer, Upstream("http://example.test:8000", max_concurrency=1)) as engine, asyncio.timeout(10):
+        with pytest.raises((EngineUnavailable, asyncio.CancelledError)):
+            await engine.run(chat())
+        assert (await engine.run(chat())).status == 200
+
+
 async def test_the_request_goes_on_as_it_is() -> None:
     seen: list[httpx.Request] = []
 
