@@ -13,7 +13,7 @@ from bench.core.redis import memory_bytes, own_server
 from bench.core.reports import Table, Target
 from bench.scheduling.feeding import padded_body, stage_all
 from bench.scheduling.parts import Part, Say
-from bench.scheduling.pull_cost import script_us, trimmed_mean
+from bench.scheduling.pull_cost import script_us
 from streamfleet.common.broker.types import Completion, Home
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -65,15 +65,15 @@ class _Queues:
             before = memory_bytes(self._client)
             await self._deepen(name, depth)
             memory[name] = (memory_bytes(self._client) - before) / depth
-        costs: dict[tuple[str, int], list[float]] = {(name, wanted): [] for name in self._queues for wanted in WANTED}
+        costs: dict[tuple[str, int], list[float]] = {(name, wanted): [] for wanted in WANTED for name in self._queues}
         for number in range(pulls):
             if number % 50 == 0:
                 say(f"pulls: {number} of {pulls}")
-            for (name, wanted), found in costs.items():
-                worker = self._names[number % len(self._names)]
+            worker = self._names[number % len(self._names)]
+            for name, wanted in costs if number % 2 == 0 else reversed(costs):
                 # The first pull after a change of queue is not counted: the server's caches hold the other one.
                 await self._pull(name, wanted, worker)
-                found.append(await self._pull(name, wanted, worker))
+                costs[name, wanted].append(await self._pull(name, wanted, worker))
         rows = [self._row(name, memory[name], costs) for name in self._queues]
         await self._connection.close()
         targets = [self._target(wanted, depth, costs) for wanted in WANTED]
@@ -119,11 +119,12 @@ class _Queues:
 
     def _target(self, wanted: int, depth: int, costs: dict[tuple[str, int], list[float]]) -> Target:
         plural = self._plural
+        with_label, without = costs[plural, wanted], costs["none", wanted]
         return Target(
             f"pull of {wanted} with {self._values:,} {plural} and {depth:,} queued, against one without {plural}",
-            trimmed_mean(costs[plural, wanted]) / trimmed_mean(costs["none", wanted]),
+            median(cost / other for cost, other in zip(with_label, without, strict=True)),
             1.5,
             "at most",
             "x",
-            "server time; means without the dearest and the cheapest tenth",
+            f"server time; median of {len(without)} pairs of pulls, one after the other",
         )

@@ -45,5 +45,5 @@ if at_home then ready, soonest = at_home.left(waiting, arg, #claims) end
 local left = sum(waiting)
 local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
 if at_home then at_home.done(arg, role, #claims) end
-arrived = nil   -- entries may be large, and the next call may be far
+if next(arrived) then arrived = {} end   -- entries may be large, and the next call may be far
 return {claims, ready or left, role, now, staged, dropped, soonest or ''}

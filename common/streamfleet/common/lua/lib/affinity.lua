@@ -21,21 +21,31 @@ AFFINITY.made = nil
 -- overwritten by hand.
 local function homes()
   if AFFINITY.made ~= nil then return AFFINITY.made end
-  -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
-  local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
-  local words = allowed and redis.pcall('HMGET', SESSIONS, 'n|' .. worker, lane_fields('^,'))
-  AFFINITY.made = allowed and not words.err and type(redis.pcall('ZCARD', HOMES)) == 'number'
+  local field, words = 'n|' .. worker, nil
+  -- What SESSIONS tells of a worker and of the heads of lanes is read every 100 ms: pulls alone change it, and they remember.
+  local caller = AFFINITY.lately(field, 100) and known.callers[field]
+  if not caller then
+    -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
+    local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
+    words = allowed and redis.pcall('HMGET', SESSIONS, field, lane_fields('^,'))
+    AFFINITY.made = allowed and not words.err
+  end
+  AFFINITY.made = AFFINITY.made ~= false and type(redis.pcall('ZCARD', HOMES)) == 'number'
   -- @guard affinity: keys of another type are left alone
   if AFFINITY.made == false then return false end
   if not AFFINITY.all then
-    AFFINITY.all = {begins = {}}
+    AFFINITY.all = {}
     AFFINITY.add_records(AFFINITY.all)
     AFFINITY.add_index(AFFINITY.all)
     AFFINITY.add_upkeep(AFFINITY.all)
   end
-  for _, begin in ipairs(AFFINITY.all.begins) do begin() end
-  AFFINITY.all.know(worker, words)
+  if words then
+    caller = {worker = worker, started = words[1]}
+    known.callers[field] = caller
+    for lane = 1, LANE_COUNT do AFFINITY.all.know_mark(lane, words[1 + lane]) end
+  end
+  AFFINITY.all.begin_call(caller)
   AFFINITY.made = AFFINITY.all
   return AFFINITY.made
 end

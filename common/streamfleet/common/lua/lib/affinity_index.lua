@@ -4,17 +4,14 @@
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
 function AFFINITY.add_index(h)
-  local FREE, STEP, ROUNDS, emptied = 0, 1099511627776, 4, AFFINITY.emptied
+  local FREE, STEP, ROUNDS, LAST, NONE = 0, 1099511627776, 4, '~', {words = false}   -- LAST: no row comes behind it
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken = {}, {}  -- scores and members to write; homes that got something
-  local seen, owned            -- by lane what `see` found; ids and rows that `pop` took and that waited for this worker
-  local caller, found          -- this call's worker; its number and start, then by lane the mark of a head that is passed over:
-                               -- as text, or false
+  local seen, places = {}, {}  -- by lane what `see` found, or false; the tables for it, which stay between calls
+  local foreign                -- ids that `pop` took and that did not wait for this worker, or nil
+  local caller                 -- this call's worker: {worker = its name, started = its number and start as text, or false};
+                               -- once it has arrived, start and number too
   local took                   -- number of requests taken that waited for this worker
-
-  table.insert(h.begins, function()
-    added, woken, seen, took, h.mine = emptied(added), emptied(woken), {}, 0, nil
-  end)
 
   local function score(lane, number) return lane * STEP + number end
   local function waiting_for(lane, number, most)
@@ -32,7 +29,7 @@ function AFFINITY.add_index(h)
   function h.split(member, at) return math.floor(at / STEP), string.sub(member, 18), at % STEP end
 
   function h.write_index()
-    if #added == 0 then return end
+    if not added[1] then return end
     local words = added
     added = {}
     for i = 1, #words, 400 do call('ZADD', HOMES, unpack(words, i, math.min(i + 399, #words))) end
@@ -52,12 +49,18 @@ function AFFINITY.add_index(h)
     call('HSET', SCHED, 'sessions', AFFINITY.homing)
   end
 
-  -- The call keeps `words`, which it has read of SESSIONS: the field 'n|…' of its worker, then '^…' of each lane.
-  function h.know(worker, words) caller, found = worker, words end
+  -- A call of a worker begins.
+  function h.begin_call(who)
+    h.forget_records()
+    if added[1] then added = {} end
+    if next(woken) then woken = {} end
+    for lane = 1, LANE_COUNT do seen[lane] = false end
+    caller, took, h.mine = who, 0, nil
+  end
 
   -- Number and start of a worker, as text; false for one that is no home.
   function h.started(worker)
-    if worker == caller then return found[1] end
+    if worker == caller.worker then return caller.started end
     return call('HGET', SESSIONS, 'n|' .. worker)
   end
 
@@ -75,6 +78,7 @@ function AFFINITY.add_index(h)
     end
     -- Where tenants share, who waits for nobody is in their index.
     if some_sessions ~= AFFINITY.homing or not number and shares(lane) then return end
+    if not number then known.nobodys[lane] = '' end
     added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
   end
 
@@ -108,21 +112,15 @@ function AFFINITY.add_index(h)
       or false
   end
 
-  -- The first of a lane that is passed over; false if none is.
-  local function mark_of(lane)
-    local words, mark = found[1 + lane], known.marks[lane]   -- it seldom changes from one pull to the next
-    if not words then return false end
-    if not mark or mark.words ~= words then
-      mark = read_mark(words)
-      known.marks[lane] = mark
-    end
-    return mark
+  -- SESSIONS tells this of the head of a lane that is passed over; false if none is.
+  function h.know_mark(lane, words)
+    if words ~= (known.marks[lane] or NONE).words then known.marks[lane] = words and read_mark(words) end
   end
 
   local function write_mark(lane, since, lowest, member)
     local words = string.format('%.0f %.0f %s', since, lowest, member)
-    if found[1 + lane] == words then return end
-    found[1 + lane] = words
+    if words == (known.marks[lane] or NONE).words then return end
+    known.marks[lane] = read_mark(words)
     call('HSET', SESSIONS, '^' .. lane, words)
   end
 
@@ -136,16 +134,21 @@ function AFFINITY.add_index(h)
 
   -- The worker that pulls. A new start of it gets a new number.
   function h.arrive(worker, start)
-    local number, since = string.match(found[1] or '', '^(%d+) (.*)$')
+    if caller.start == start then
+      h.mine = caller.number
+      return
+    end
+    local number, since = string.match(caller.started or '', '^(%d+) (.*)$')
     -- @guard affinity: a worker that comes back is new
     if number and since == start then
       h.mine = tonumber(number)
     else
       if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
       h.mine = call('HINCRBY', SESSIONS, '#', 1)
-      found[1] = string.format('%.0f %s', h.mine, start)
-      call('HSET', SESSIONS, 'n|' .. worker, found[1])
+      caller.started = string.format('%.0f %s', h.mine, start)
+      call('HSET', SESSIONS, 'n|' .. worker, caller.started)
     end
+    caller.start, caller.number = start, h.mine
   end
 
   local function note(number, last, waits, worker)
@@ -158,8 +161,8 @@ function AFFINITY.add_index(h)
     for _, from in ipairs(place > 0 and {0, place} or {0}) do
       local rows, members = call('ZRANGE', ready_key(lane), from, from + 63, 'WITHSCORES'), {}
       for i = 1, #rows, 2 do members[#members + 1] = member_of(lane, rows[i + 1], rows[i]) end
-      for i, known in ipairs(#members > 0 and call('ZMSCORE', HOMES, unpack(members)) or {}) do
-        if not known then added[#added + 1], added[#added + 2] = score(lane, FREE), members[i] end
+      for i, listed in ipairs(#members > 0 and call('ZMSCORE', HOMES, unpack(members)) or {}) do
+        if not listed then added[#added + 1], added[#added + 2] = score(lane, FREE), members[i] end
       end
       place = #members == 64 and from + 64 or 0
     end
@@ -169,7 +172,7 @@ function AFFINITY.add_index(h)
   -- The first of a lane if it waits for another worker, and after how many ms this one may take it: it has waited so long
   -- beside an idle worker, or others behind it were taken for so long.
   local function head_of_others(lane, idle)
-    local mark = mark_of(lane)
+    local mark = seen[lane].mark
     if not idle and not (mark and h.until_long_ago(mark.since) == 0) then return nil end
     local row, id, home = head(lane)
     if not id or home == FREE or home and home == h.mine then return nil end
@@ -188,22 +191,30 @@ function AFFINITY.add_index(h)
     h.write_index()
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
-      seen[lane] = nil
+      seen[lane] = false
       if all > 0 then
-        local own, free, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, waiting_for(lane, FREE, most), 0
-        local here, due = #own + #free, not AFFINITY.lately(DIGITS[lane], 100)
+        local own, due, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, not AFFINITY.lately(DIGITS[lane], 100), 0
+        local free, more = {}, #own == most
+        -- Where nobody's come behind enough of its own, as far as is known, it does not look for them again.
+        if due or not more or not (own[most] < (known.nobodys[lane] or '')) then
+          free = waiting_for(lane, FREE, most)
+          known.nobodys[lane] = free[1] or LAST
+        end
+        local here = #own + #free
         -- A look every 100 ms is enough: an idle worker takes the head of a lane in any case.
         if here < all and (due or shares(lane)) then
           unlisted = math.max(0, all - call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE)))
           if unlisted > 0 and not shares(lane) then
             -- @guard affinity: what stands in no index is taken too
             adopt(lane)
-            free, unlisted = h.of(lane, FREE, most), 0
+            free, unlisted, known.nobodys[lane] = h.of(lane, FREE, most), 0, ''
           end
           here = #own + #free + unlisted
         end
-        local now = {all = all, own = #own, free = #free + unlisted, more = #own == most, mine = own,
-          others = free, i = 1, j = 1, open = arg.rooms[lane] > 0, due = due}
+        local now = places[lane] or {}
+        places[lane] = now
+        now.all, now.own, now.free, now.more, now.due, now.open = all, #own, #free + unlisted, more, due, arg.rooms[lane] > 0
+        now.mine, now.i, now.others, now.j, now.mark, now.head, now.stolen = own, 1, free, 1, known.marks[lane], false, false
         if here < all then waiting[lane] = here end
         if now.open then total = total + waiting[lane] end
         seen[lane] = now
@@ -232,15 +243,20 @@ function AFFINITY.add_index(h)
 
   -- Takes what waits for this worker and for nobody, the earlier deadline first.
   local function take(lane, wanted, ids)
-    local now, mark, first = seen[lane], mark_of(lane), nil
-    local own, free, i, j = now.mine, now.others, now.i, now.j
+    local now, first = seen[lane], nil
+    local mark, own, free, i, j = now.mark, now.mine, now.others, now.i, now.j
     for _ = 1, ROUNDS do
-      local rows, members = {}, {}   -- of the index, and the same as in the ready set
+      local rows, members, nobodys = {nil}, {nil}, nil   -- of the index, and the same as in the ready set
       for n = 1, wanted - #ids do
         local row, other = own[i], free[j]
         if not (row or other) then break end
         -- @guard affinity: its own and nobody's go by deadline
-        if row and not (other and other < row) then owned[row], i = true, i + 1 else row, j = other, j + 1 end
+        if row and not (other and other < row) then
+          i = i + 1
+        else
+          row, j, nobodys = other, j + 1, nobodys or {}
+          nobodys[n] = true
+        end
         rows[n], members[n] = row, string.sub(row, 18)
       end
       if not rows[1] then break end
@@ -251,15 +267,15 @@ function AFFINITY.add_index(h)
         local id = (there and there[n] or not there and gone == 1) and decode_id(members[n])
         if id then
           ids[#ids + 1] = id
-          if not first and not (mark and id == mark.id) then first = tonumber(string.sub(rows[n], 2, 17)) end
-          if owned[rows[n]] then owned[id], took = true, took + 1 end
+          if not first and not (mark and id == mark.id) then first = rows[n] end
+          if nobodys and nobodys[n] then foreign = foreign or {}; foreign[id] = true else took = took + 1 end
         end
       end
       call('ZREM', HOMES, unpack(rows))
       if #ids >= wanted then break end
     end
     now.i, now.j = i, j
-    if first and first < (known.over[lane] or NO_DEADLINE) then known.over[lane] = first end
+    if first and first < (known.over[lane] or LAST) then known.over[lane] = first end
   end
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
@@ -269,25 +285,30 @@ function AFFINITY.add_index(h)
       local member = string.sub(row, 18)
       local id, rank = decode_id(member), call('ZSCORE', ready_key(lane), member)
       local taken = id and rank and shared.take_one(lane, id, member, rank)
-      if taken then ids[#ids + 1], owned[id], took = id, true, took + 1 end
+      if taken then ids[#ids + 1], took = id, took + 1 end
       if taken or not rank then call('ZREM', HOMES, row) end
     end
-    for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do ids[#ids + 1] = id end
+    foreign = {}
+    for _, id in ipairs(#ids < wanted and shared.pop(lane, wanted - #ids, worker) or {}) do
+      ids[#ids + 1], foreign[id] = id, true
+    end
   end
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids.
   function h.pop(lane, wanted, worker)
-    local ids, now, before = {}, seen[lane], took
+    local ids, now, before = {nil}, seen[lane], took
     local row = now.stolen
-    now.stolen, owned = nil, {}
+    foreign = nil
+    if row or shares(lane) then now.stolen, now.head = false, false end
     if shares(lane) then
-      now.head = nil
       take_in_turn(lane, wanted, worker, ids)
     else
       if row then
-        now.head = nil
         call('ZREM', HOMES, member_of(lane, row[2], row[1]))
-        if call('ZREM', ready_key(lane), row[1]) == 1 then ids[1] = decode_id(row[1]) end
+        if call('ZREM', ready_key(lane), row[1]) == 1 then
+          ids[1] = decode_id(row[1])
+          if ids[1] then foreign = {[ids[1]] = true} end
+        end
       end
       take(lane, wanted, ids)
     end
@@ -299,10 +320,11 @@ function AFFINITY.add_index(h)
   -- Entries that were taken: stream ids, and by place the fields of those that run. What was another's, or nobody's, is this
   -- worker's now.
   function h.claimed(lane, ids, runs)
+    if not foreign then return end
     local ranks, gone = shares(lane) and sharing().ranks, nil
     for i = 1, #ids do
       local id = ids[i]
-      if not owned[id] then
+      if foreign[id] then
         if ranks then
           gone = gone or {}
           gone[#gone + 1] = {ranks[id], encode_id(id)}
@@ -317,13 +339,13 @@ function AFFINITY.add_index(h)
 
   -- Stream id of the first of a lane that is passed over; false for none.
   function h.passed_over(lane)
-    local mark = mark_of(lane)
+    local mark = seen[lane].mark
     return mark and mark.id
   end
 
   -- That entry was just taken. Returns the time for which it was passed over, ms, as text.
   function h.passed(lane)
-    local mark = mark_of(lane)
+    local mark = seen[lane].mark
     write_mark(lane, mark.since, mark.lowest, '-')
     return string.format('%.0f', math.max(0, now_ms() - mark.since))
   end
@@ -331,13 +353,14 @@ function AFFINITY.add_index(h)
   -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
   -- then already, and others took only what stands behind it. So a home that takes little is behind with all that waits.
   local function mark_passed(lane)
-    local taken = shares(lane) and 0 or known.over[lane] or NO_DEADLINE
-    known.over[lane] = nil
+    local over = known.over[lane] or LAST
+    local taken = shares(lane) and 0 or tonumber(string.sub(over, 2, 17)) or NO_DEADLINE
+    known.over[lane] = LAST
     local row, id, home = unpack(seen[lane].head or {head(lane)})
     if home and home == h.mine then return end   -- it may be as far behind with this one
-    local mark = mark_of(lane)
+    local mark = known.marks[lane]
     if not home or home == FREE then
-      found[1 + lane] = false
+      known.marks[lane] = false
       return mark and call('HDEL', SESSIONS, '^' .. lane)
     end
     local since, lowest = mark and mark.since, math.min(mark and mark.lowest or NO_DEADLINE, taken)
@@ -407,7 +430,7 @@ function AFFINITY.add_index(h)
         note(number, last, WOKEN, worker)
       end
     end
-    woken = emptied(woken)
+    woken = {}
   end
 
   -- A watcher was woken and found nothing: perhaps the wake-up was another watcher's.
@@ -432,6 +455,7 @@ function AFFINITY.add_index(h)
 
   function h.free(lane, members)   -- members of the index are anybody's
     local kept = shares(lane)
+    known.nobodys[lane] = ''
     for i = 1, #members, 200 do
       local words = {kept and 'ZREM' or 'ZADD', HOMES}
       for at = i, math.min(i + 199, #members) do

@@ -12,25 +12,25 @@ function AFFINITY.lately(what, ms)
   if before and before <= now and now < before + ms then return true end
   if not before then
     -- Each start of a worker has a number of its own.
-    if known.number == 1000 then known.asked, known.number = {}, 0 end
+    if known.number == 1000 then known.asked, known.callers, known.number = {}, {}, 0 end
     known.number = known.number + 1
   end
   known.asked[what] = now
   return false
 end
 
--- Returns the table itself if it is empty, else a new one: to make one costs more than to look.
-function AFFINITY.emptied(some) return next(some) and {} or some end
-
 function AFFINITY.add_records(h)
   local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
-  local emptied = AFFINITY.emptied
   -- By field; by number; number to what is to be added; fields to write.
   local records, loads, moves, changed = {}, {}, {}, {}
 
-  table.insert(h.begins, function()
-    records, loads, moves, changed = emptied(records), emptied(loads), emptied(moves), emptied(changed)
-  end)
+  -- A call begins. To make a table costs more than to look.
+  function h.forget_records()
+    if next(records) then records = {} end
+    if next(loads) then loads = {} end
+    if next(moves) then moves = {} end
+    if next(changed) then changed = {} end
+  end
 
   -- ms until a time is long ago, 0 if it is. A time ahead of the clock is from before the clock was set back.
   function h.until_long_ago(ms, span)

@@ -10,7 +10,8 @@ local HOMES, SESSIONS, LOADS
 local call, cfg, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED
 -- Limits and keys of this queue; fields that were named; what a pull reads, and where a lane's values begin in what SCHED
 -- tells; a 0 for each lane: a table that is made whole costs less than one that grows. For homes: times, ms, at which calls
--- asked something, and their number; by lane the mark, and the lowest rank that was taken since the last look at the head.
+-- asked something, and their number; the workers that called; by lane the mark, the lowest row that was taken since the last
+-- look at the head, and the first row of the index that waits for nobody.
 -- `told_of`: the same of many queues, by digest.
 local known, told_of
 
@@ -33,7 +34,7 @@ else
   if not known then
     if digest == ARGV[1] then return redis.error_reply('NOTTOLD no call has told this configuration') end
     local text = digest and string.sub(ARGV[1], 41) or ARGV[1]
-    known = {limits = cjson.decode(text), fields = {}, asked = {}, number = 0, over = {}, marks = {}, zeros = {}}
+    known = {limits = cjson.decode(text), fields = {}, asked = {}, callers = {}, number = 0, over = {}, marks = {}, nobodys = {}, zeros = {}}
     for lane = 1, #known.limits.lanes do known.zeros[lane] = 0 end
     if digest then
       known.keys = {unpack(KEYS, 1, 3 * #known.limits.lanes + 16)}

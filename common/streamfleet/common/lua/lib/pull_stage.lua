@@ -68,9 +68,10 @@ local function is_tracked(lane, id)
 end
 
 local lanes     -- what SCHED tells of each lane, as look_at_sched returns it: text, or false
-local arrived   -- by lane: stream id to {fields, size, deadline, id, tenant} of what was staged in this call
+local arrived = {}   -- by lane: stream id to {fields, size, deadline, id, tenant} of what was staged in this call
 -- @begin
-lanes, arrived = nil, {}
+lanes = nil
+if next(arrived) then arrived = {} end
 -- @end
 
 local function look_at_lanes()
@@ -147,7 +148,7 @@ local function stage(limits, waiting, first)
       local added, size, most, unseen, unfit_ones = stage_lane(lane, entries, moved)
       waiting[lane], staged, fresh = waiting[lane] + added, staged + #entries, fresh + unseen
       bytes, largest, ended = bytes + size, math.max(largest, most), ended + unfit_ones
-      more[lane] = #entries == chunk or nil
+      if #entries == chunk then more[lane] = true end
     end
     local room = math.max(1, math.min(64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest)))
     streams = nil

@@ -9,6 +9,7 @@
 -- Claims entries in their first attempt. `some`: their ids; changed here.
 local function claim_first(lane, some, worker, how)
   local n = #some
+  if n == 1 and not how then return call('XCLAIM', lane_key(lane), GROUP, worker, 0, some[1], 'RETRYCOUNT', 1, 'FORCE') end
   some[n + 1], some[n + 2], some[n + 3], some[n + 4] = 'RETRYCOUNT', 1, 'FORCE', how
   return call('XCLAIM', lane_key(lane), GROUP, worker, 0, unpack(some))
 end
@@ -16,7 +17,7 @@ end
 -- Claims entries. Returns {stream id = fields} of those that still have fields; and by place the records of attempts, or
 -- nil if there are none. What was staged in this call is not read again.
 local function claim(lane, ids, worker)
-  local fields_of, fresh, here, read, records = {}, {}, arrived[lane], nil, nil
+  local fields_of, fresh, here, read, records = {}, {nil}, arrived[lane], nil, nil
   if some_attempts() then
     local names = {}
     for i, id in ipairs(ids) do names[i] = entry_field(lane, id) end
@@ -28,7 +29,7 @@ local function claim(lane, ids, worker)
       local entry = call('XCLAIM', lane_key(lane), GROUP, worker, 0, id, 'RETRYCOUNT', attempt, 'FORCE')[1]
       if entry then fields_of[id] = entry[2] end
     elseif here and here[id] then
-      read = read or {}
+      read = read or {nil}
       read[#read + 1], fields_of[id] = id, here[id][1]
     else
       fresh[#fresh + 1] = id
@@ -66,7 +67,7 @@ local function pop(lane, wanted, worker)
     local taken = shared.pop(lane, wanted, worker)
     if taken then return taken end
   end
-  local ids = {}
+  local ids = {nil}
   if not some_interrupted then
     local some = call('ZPOPMIN', ready_key(lane), wanted)
     for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end
@@ -103,7 +104,8 @@ local function take_from(lane, picks, arg, claims)
   local shared, at_home, here = sharing(), homing(), arrived[lane]
   local passed_over = at_home and at_home.passed_over(lane)
   local fields_of, records = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen, names, run_fields = {}, {}, {}, {}, ids[2] and {}, {}, (shared or at_home) and {}
+  local rows, sizes, deadlines, results, seen, names = {nil}, {nil}, {nil}, {nil}, ids[2] and {}, {nil}
+  local run_fields = (shared or at_home) and {nil}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
@@ -159,7 +161,7 @@ end
 -- reply never carries much more than taken_bytes; `waiting` goes down with the taken entries. A bounded number of drops
 -- per call keeps a lane full of expired ones from stalling the server.
 local function take(arg, waiting, cut, more)
-  local claims, dropped, bytes, round = {}, 0, 0, math.min(4, MOST_UNSEEN)
+  local claims, dropped, bytes, round = {nil}, 0, 0, math.min(4, MOST_UNSEEN)
   if arg.n == 0 or sum(waiting) == 0 then return claims, dropped end
   local credit = load_credit(waiting)
   local at_home = homing()
