@@ -21,6 +21,7 @@ _OWN_TESTS = tuple(
         "affinity: keys of another type are left alone": "keys_of_another_type_are_left_alone",
         "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
         "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
+        "affinity: what comes for nobody is seen at once": "what_comes_for_nobody_is_seen_at_once",
         "affinity: what has ended is no load": "what_has_ended_is_no_load",
         "affinity: what is left over is found": "the_housekeeping_finds_what_was_left_over",
         "affinity: what is ready no more has no home": "a_cancelled_request_leaves_the_index",

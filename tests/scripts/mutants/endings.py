@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant("complete: the result says who wrote it"),
     Mutant(
         "complete: two outcomes of one id in one call",
-        "local new = absent and not tried[request_id]",
+        "local new = absent and not (tried and tried[request_id])",
         "local new = absent",
         "complete.two_outcomes_of_one_id_in_one_call_are_one_result",
     ),

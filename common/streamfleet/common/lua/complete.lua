@@ -11,14 +11,14 @@
 --   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
 local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
-local holds, gone = fence(outcomes, worker, #outcomes), {}
+local holds, gone = fence(outcomes, worker, #outcomes), {nil, nil, nil, nil}
 some_attempts()
 call('HLEN', COUNTS)
 call('XLEN', DEAD)
 open_for_writes()
 -- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.
 local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
-local tried = {}
+local tried = outcomes[2] and {}
 if sharing() then sharing().prepare(outcomes) end
 
 local function complete(item)
@@ -28,8 +28,8 @@ local function complete(item)
   if not holds(lane, id, attempt) then return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end
   if reply == '' then reply = nil end
   local values, n = values_of(item)
-  local new = absent and not tried[request_id]
-  tried[request_id] = true
+  local new = absent and not (tried and tried[request_id])
+  if tried then tried[request_id] = true end
   local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil
   if sharing() then sharing().settle(lane, id, status, run_of(values, n)) end
   -- @guard complete: the result says who wrote it
@@ -40,7 +40,7 @@ local function complete(item)
     discard_duplicate(lane, id, whole, run_of(values, n))
     return 2
   end
-  gone[lane] = gone[lane] or {}
+  gone[lane] = gone[lane] or {nil}
   table.insert(gone[lane], id)
   local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)
   if fields then
@@ -50,7 +50,7 @@ local function complete(item)
   return 1
 end
 
-local codes = {}
+local codes = {nil}
 -- If anything fails halfway, the outcomes published so far are removed and counted.
 local ok, refusal = pcall(function()
   for i, item in ipairs(outcomes) do codes[i] = complete(item) end

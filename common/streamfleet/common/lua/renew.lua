@@ -9,12 +9,12 @@ call('HLEN', COUNTS)
 call('HLEN', SCHED)
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])
-local holds, codes, ids = fence(leases, worker, #leases), {}, {}
+local holds, codes, ids = fence(leases, worker, #leases), {nil}, {nil, nil, nil, nil}
 for i, lease in ipairs(leases) do
   local lane, id = lease[1], lease[2]
   codes[i] = 0
   if holds(lane, id, lease[3]) then
-    ids[lane] = ids[lane] or {}
+    ids[lane] = ids[lane] or {nil}
     -- @guard renew: kept output counts if the lease does
     if lease[5] then note_interruption(lane, id, false, lease[5], lease[6]) end
     table.insert(ids[lane], id)

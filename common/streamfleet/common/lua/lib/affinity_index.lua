@@ -78,6 +78,7 @@ function AFFINITY.add_index(h)
     end
     -- Where tenants share, who waits for nobody is in their index.
     if some_sessions ~= AFFINITY.homing or not number and shares(lane) then return end
+    -- @guard affinity: what comes for nobody is seen at once
     if not number then known.nobodys[lane] = '' end
     added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
   end

@@ -36,7 +36,7 @@ local function fence(rows, worker, most)
   local ids, holds = {}, {}
   for i = 1, math.min(#rows, most) do
     local lane, id = rows[i][1], rows[i][2]
-    ids[lane] = ids[lane] or {}
+    ids[lane] = ids[lane] or {nil}
     table.insert(ids[lane], id)
   end
   for lane, some in pairs(ids) do holds[lane] = held_in(lane, some, worker) end
@@ -51,7 +51,7 @@ end
 -- Restarts the leases of some of a worker's entries in a lane. Returns {stream id = true} of those that still exist:
 -- from Redis 7.0 on, claiming an entry that was XDELed by hand drops it.
 local function stamp(lane, worker, ids)
-  local claim, there = {'XCLAIM', lane_key(lane), GROUP, worker, 0}, {}
+  local claim, there = {'XCLAIM', lane_key(lane), GROUP, worker, 0, nil, nil}, {}
   for _, id in ipairs(ids) do claim[#claim + 1] = id end
   -- @guard renew: deliveries are left alone
   claim[#claim + 1] = 'JUSTID'   -- resets the idle time and keeps the delivery counter

@@ -3,7 +3,7 @@
 
 -- Returns outcomes, and the keys of their results. An outcome is a row for the fence, and the place of its arguments.
 local function read_outcomes()
-  local outcomes, results, at = {}, {}, 3
+  local outcomes, results, at = {nil}, {nil}, 3
   while at <= #ARGV do
     local size = tonumber(ARGV[at + 7])
     outcomes[#outcomes + 1] = {tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), at = at, size = size}

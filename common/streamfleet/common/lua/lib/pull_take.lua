@@ -60,7 +60,7 @@ end
 local function pop(lane, wanted, worker)
   local shared = sharing()
   if shared and not shared.pop then add_pick(shared) end
-  if shared then shared.picks, shared.ranks = {}, {} end
+  if shared and next(shared.ranks) then shared.picks, shared.ranks = {}, {} end
   local at_home = homing()
   if at_home then return at_home.pop(lane, wanted, worker) end
   if shared then

@@ -3,11 +3,15 @@
 -- run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; and its class of length.
 
 local function add_charges(t)
-  local charges   -- by field: what is known of them; false for none
+  local charges = {}   -- by field: what is known of them; false for none
+  t.picks, t.ranks, t.reached = {}, {}, {}
   table.insert(t.begins, function()
     -- picks: stream id to what the last `pop` charged for it; ranks: stream id to its rank in the ready set; reached: by
     -- lane, the most tokens that one had when it was picked
-    charges, t.picks, t.ranks, t.reached = {}, {}, {}, {}
+    if next(charges) then charges = {} end
+    if next(t.picks) then t.picks = {} end
+    if next(t.ranks) then t.ranks = {} end
+    if next(t.reached) then t.reached = {} end
   end)
 
   local function charge_field(lane, id) return 'c|' .. DIGITS[lane] .. '|' .. id end
@@ -89,7 +93,7 @@ local function add_charges(t)
   -- Entries that a pull took: stream ids; and by place the tenants that they name, and the fields of those that run, which
   -- are charged. The others were ended.
   function t.claimed(lane, ids, names, runs)
-    local charged = {}
+    local charged = {nil, nil}
     for i = 1, #ids do charged[i] = charge_field(lane, ids[i]) end
     charged[#ids + 1] = t.level_field(lane)
     local found = t.read(charged)

@@ -7,8 +7,12 @@ local function add_index(t)
   local RECORD, RECORD_BYTES = '<ddddddd', 56
 
   local function add_records(t)
-    local records, dirty, names   -- records by name, and those that have changed; names by what was given
-    table.insert(t.begins, function() records, dirty, names = {}, {}, {} end)
+    local records, dirty, names = {}, {}, {}   -- records by name, and those that have changed; names by what was given
+    table.insert(t.begins, function()
+      if next(records) then records = {} end
+      if dirty[1] then dirty = {} end
+      if next(names) then names = {} end
+    end)
 
     local function read_record(name, words, lengths, rule)
       local running, requests, charged, tokens, lost, missed, seen = 0, 0, 0, 0, 0, 0, 0
@@ -29,7 +33,7 @@ local function add_index(t)
 
     -- Fetches the records of tenants and their lengths, and what operators have set, if SCHED tells of some.
     function t.fetch_records(tenants)
-      local some, fields, n = {}, {}, 0
+      local some, fields, n = {nil}, {nil, nil}, 0
       for i = 1, #tenants do
         local name = tenants[i]
         if records[name] == nil then
@@ -166,8 +170,8 @@ local function add_index(t)
   -- Requests that were ready before the lane had a tenant stand in no index. They get there in order of rank, as far as
   -- they are needed: SCHED has the rank and member up to which that is done, and a member above theirs.
   local function add_walk(t, indexed)
-    local bare
-    table.insert(t.begins, function() bare = {} end)
+    local bare = {}
+    table.insert(t.begins, function() if next(bare) then bare = {} end end)
 
     function t.bare(lane)
       if bare[lane] == nil then
@@ -227,8 +231,11 @@ local function add_index(t)
     end
   end
 
-  local shared
-  table.insert(t.begins, function() shared, t.unblocked = {}, false end)
+  local shared = {}
+  table.insert(t.begins, function()
+    if next(shared) then shared = {} end
+    t.unblocked = false
+  end)
   add_state(t)
   add_records(t)
   add_turns(t)

@@ -6,11 +6,13 @@ local function add_lengths(t)
 
   t.size = body_size
 
-  local classes   -- by limit
-  table.insert(t.begins, function() classes = {} end)
+  local classes, number = {}, 0   -- by limit; they stay between calls
   local function class_of(limit)
     if not limit then return 'none' end
-    if not classes[limit] then classes[limit] = tostring(half_octave(limit)) end
+    if not classes[limit] then
+      if number == 1000 then classes, number = {}, 0 end
+      classes[limit], number = tostring(half_octave(limit)), number + 1
+    end
     return classes[limit]
   end
 

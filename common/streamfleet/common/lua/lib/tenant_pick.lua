@@ -3,10 +3,9 @@
 local function add_pick(t)
   local NEARLY_LATE_MS, AHEAD, MOST_STALE, MOST_ROUNDS = 3000, 3, 256, 256
   local NONE = {}
-  local looked   -- by lane: true if its nearly late were looked for
-  local function begin() looked = {} end
-  table.insert(t.begins, begin)
-  begin()
+  local looked = {}   -- by lane: true if its nearly late were looked for
+  local passed        -- number of entries that a `pop` left to others
+  table.insert(t.begins, function() if next(looked) then looked = {} end end)
 
   -- The next entry of a tenant in the index: its member of `waiting`; nil for none.
   local function next_of(lane, tenant)
@@ -23,7 +22,7 @@ local function add_pick(t)
 
   -- The tenants of rows that t.lowest returned.
   local function tenants_of(rows)
-    local names, queue = {}, {}
+    local names, queue = {nil}, {nil}
     for i = 1, #rows, 2 do names[(i + 1) / 2] = rows[i] end
     t.fetch_records(names)
     for i, name in ipairs(names) do
@@ -33,31 +32,25 @@ local function add_pick(t)
     return queue
   end
 
-  -- Tenants in order of their tokens: those that were charged are in a list of their own, most of them at its end.
-  local function make_queue(tenants)
-    local at, charged, charged_at = 1, {}, 1
-    local queue = {}
-
-    function queue.next()   -- takes the first out
-      local fresh, other = tenants[at], charged[charged_at]
-      if fresh and not (other and other.tokens < fresh.tokens) then
-        at = at + 1
-        return fresh
-      end
-      charged_at = charged_at + (other and 1 or 0)
-      return other
+  -- A queue has tenants in order of their tokens. Those that were charged are in a list of their own, most of them at its end.
+  local function take_first(queue)
+    local fresh, other = queue.tenants[queue.at], queue.charged[queue.charged_at]
+    if fresh and not (other and other.tokens < fresh.tokens) then
+      queue.at = queue.at + 1
+      return fresh
     end
+    queue.charged_at = queue.charged_at + (other and 1 or 0)
+    return other
+  end
 
-    function queue.back(tenant)
-      local place = #charged + 1
-      while place > charged_at and charged[place - 1].tokens > tenant.tokens do
-        charged[place] = charged[place - 1]
-        place = place - 1
-      end
-      charged[place] = tenant
+  local function put_back(queue, tenant)
+    local charged = queue.charged
+    local place = #charged + 1
+    while place > queue.charged_at and charged[place - 1].tokens > tenant.tokens do
+      charged[place] = charged[place - 1]
+      place = place - 1
     end
-
-    return queue
+    charged[place] = tenant
   end
 
   -- Charges a pick: a row with its id, its tenant's name, and the size and asked limit of its body. Returns what that is
@@ -75,12 +68,20 @@ local function add_pick(t)
     record.running, t.picks[row.id] = record.running - 1, nil
   end
 
+  -- True for an entry that is left to another worker, of a bounded number in each `pop`.
+  local function stays(lane, id, worker)
+    local waits = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
+      or some_sessions and passed < 64 and homing() and homes().elsewhere(lane, id)
+    if waits then passed = passed + 1 end
+    return waits
+  end
+
   -- A request that is nearly late may go first if its tenant is only a few such requests ahead. Returns its id or nil.
-  local function nearly_late(lane, stays)
+  local function nearly_late(lane, worker)
     local now = now_ms()
     local member, rank = unpack(call('ZRANGEBYSCORE', ready_key(lane), now + 1, now + NEARLY_LATE_MS, 'WITHSCORES', 'LIMIT', 0, 1))
     local id = member and decode_id(member)
-    if not id or stays(id) or not t.take_one(lane, id, member, rank, true) then return nil end
+    if not id or stays(lane, id, worker) or not t.take_one(lane, id, member, rank, true) then return nil end
     return id
   end
 
@@ -107,8 +108,8 @@ local function add_pick(t)
   -- Takes picked entries out of the ready set and the index. Returns the number of those that were not ready: a worker
   -- of an earlier release has taken them.
   local function take_out(lane, picked, gone, ids)
-    local members, stale = {}, 0
-    for i, row in ipairs(picked) do members[i], gone[#gone + 1] = row.ready, row.member end
+    local members, stale = {nil}, 0
+    for i = 1, #picked do members[i], gone[#gone + 1] = picked[i].ready, picked[i].member end
     for from = 1, #members, 400 do
       local to = math.min(from + 399, #members)
       for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members, from, to))) do
@@ -129,7 +130,7 @@ local function add_pick(t)
 
   -- Writes the turns that a round has changed.
   local function end_round(lane, touched)
-    local scores, n = {}, 0
+    local scores, n = {nil, nil}, 0
     for i = 1, #touched do
       local tenant, record = touched[i], touched[i].record
       local more = tenant.left or tenant.heads[tenant.at + 1] or tenant.more and t.heads(lane, tenant.name, 1)[1]
@@ -140,20 +141,25 @@ local function add_pick(t)
     t.store_turns(lane, scores)
   end
 
-  -- Returns the number of entries in the index that were none.
-  local function round(lane, rows, wanted, ids, stays)
-    local queue, picked, passed, gone, touched, reached = make_queue(tenants_of(rows)), {}, {}, {}, {}, 0
-    local function pick(row)
-      if t.picks[row.id] then   -- it stands there twice
-        gone[#gone + 1] = row.member
-        return
-      end
-      picked[#picked + 1], reached = row, math.max(reached, row.tenant.tokens)
-      row.tenant.tokens = row.tenant.tokens + charge(row)
+  -- Picks a row. Returns the most tokens that a tenant had when it was picked, so far `reached`.
+  local function pick(row, picked, gone, reached)
+    if t.picks[row.id] then   -- it stands there twice
+      gone[#gone + 1] = row.member
+      return reached
     end
+    local before = row.tenant.tokens
+    picked[#picked + 1] = row
+    row.tenant.tokens = before + charge(row)
+    return math.max(reached, before)
+  end
+
+  -- Returns the number of entries in the index that were none.
+  local function round(lane, rows, wanted, ids, worker)
+    local queue = {tenants = tenants_of(rows), at = 1, charged = {nil}, charged_at = 1}
+    local picked, left, gone, touched, reached = {nil}, nil, {nil}, {nil}, 0
     wanted = wanted - #ids
     while #picked < wanted and #gone < MOST_STALE do
-      local tenant = queue.next()
+      local tenant = take_first(queue)
       if not tenant then break end
       local record, member = tenant.record, nil
       if not tenant.touched then tenant.touched, touched[#touched + 1] = true, tenant end
@@ -166,13 +172,18 @@ local function add_pick(t)
         else
           local row = {tenant = tenant, name = tenant.name, id = id, member = member, ready = ready,
             bytes = bytes ~= '' and bytes, limit = tonumber(limit), record = record, cost = 0, prompt = 0, class = ''}
-          if stays(id) then passed[#passed + 1] = row else pick(row) end
+          if stays(lane, id, worker) then
+            left = left or {}
+            left[#left + 1] = row
+          else
+            reached = pick(row, picked, gone, reached)
+          end
         end
-        queue.back(tenant)
+        put_back(queue, tenant)
       end
     end
-    for _, row in ipairs(passed) do
-      if #picked < wanted then pick(row) else row.tenant.left = true end
+    for _, row in ipairs(left or NONE) do
+      if #picked < wanted then reached = pick(row, picked, gone, reached) else row.tenant.left = true end
     end
     local none = #gone
     local stale = take_out(lane, picked, gone, ids)
@@ -184,27 +195,21 @@ local function add_pick(t)
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids; nil if tenants do not
   -- share the lane.
   function t.pop(lane, wanted, worker)
-    local passed, ids, stale = 0, {}, 0
-    local function stays(id)
-      local waits = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
-        or some_sessions and passed < 64 and homing() and homes().elsewhere(lane, id)
-      passed = passed + (waits and 1 or 0)
-      return waits
-    end
+    local ids, stale = {nil}, 0
+    passed = 0
     -- Some more if entries may be passed over.
     local more = (some_interrupted or homing()) and 16 or 0
-    local function lowest() return t.lowest(lane, wanted - #ids + more) end
-    local rows = lowest()
+    local rows = t.lowest(lane, wanted + more)
     if not rows[1] and not (t.takes_turns(lane) and t.shares(lane)) then return nil end
     if rows[1] and not looked[lane] then   -- once in a call
-      looked[lane], ids[1] = true, nearly_late(lane, stays)
-      if ids[1] and wanted > 1 then rows = lowest() end
+      looked[lane], ids[1] = true, nearly_late(lane, worker)
+      if ids[1] and wanted > 1 then rows = t.lowest(lane, wanted - 1 + more) end
     end
     local rounds = 0
     while #ids < wanted and rows[1] and rounds < MOST_ROUNDS and stale < MOST_STALE do
-      stale = stale + round(lane, rows, wanted, ids, stays)
+      stale = stale + round(lane, rows, wanted, ids, worker)
       rounds = rounds + 1
-      if #ids < wanted then rows = lowest() end
+      if #ids < wanted then rows = t.lowest(lane, wanted - #ids + more) end
     end
     -- A worker of an earlier release may have staged entries that are in no index; with nothing else left, they go by rank.
     -- @guard tenants: what stands in no index is taken too

@@ -5,16 +5,25 @@ local RULES = 'rules'   -- SCHED's field `tenants` while operators have set some
 
 local function add_state(t)
   t.most_tokens = 9e15   -- of a turn
-  local known, changed   -- fields of SERVED
-  local more             -- names and values of more fields to write, which nothing reads in this call
-  local turns, moved     -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
-  local least            -- by lane: the least tokens of who waits, as far as known
-  local sound            -- by lane: true if its turns may be used
-  local added            -- members of WAITING to write
+  local NONE = {}
+  local known, changed = {}, false   -- fields of SERVED
+  local more = {}                    -- names and values of more fields to write, which nothing reads in this call
+  local turns, moved = {}, {}        -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
+  local least = {}                   -- by lane: the least tokens of who waits, as far as known
+  local sound = {}                   -- by lane: true if its turns may be used
+  local added                        -- members of WAITING to write
 
   table.insert(t.begins, function()
-    known, changed, more, turns, moved, least, sound, added = {}, false, {}, {}, {}, {}, {}, false
-    for lane = 1, LANE_COUNT do turns[lane] = {} end
+    -- To make a table costs more than to look.
+    if next(known) then known = {} end
+    if more[1] then more = {} end
+    if next(moved) then moved = {} end
+    if next(least) then least = {} end
+    if next(sound) then sound = {} end
+    changed, added = false, false
+    for lane = 1, LANE_COUNT do
+      if not turns[lane] or next(turns[lane]) then turns[lane] = {} end
+    end
   end)
 
   -- Calls a command with what `list` has, a part at a time.
@@ -63,13 +72,18 @@ local function add_state(t)
   end
 
   local function write_fields()
-    local set, gone, n = more, {}, #more
-    for field in pairs(changed or {}) do
+    local set, gone, n = more, nil, #more
+    for field in pairs(changed or NONE) do
       local value = known[field]
-      if value then set[n + 1], set[n + 2], n = field, value, n + 2 else gone[#gone + 1] = field end
+      if value then
+        set[n + 1], set[n + 2], n = field, value, n + 2
+      else
+        gone = gone or {}
+        gone[#gone + 1] = field
+      end
     end
     call_in_parts('HSET', SERVED, set)
-    call_in_parts('HDEL', SERVED, gone)
+    if gone then call_in_parts('HDEL', SERVED, gone) end
     changed, more = false, {}
   end
 
@@ -139,7 +153,7 @@ local function add_state(t)
   function t.store_turns(lane, scores)
     least[lane] = nil
     for i = 2, #scores, 2 do
-      turns[lane][scores[i]] = nil
+      if turns[lane][scores[i]] ~= nil then turns[lane][scores[i]] = nil end   -- a nil for what is not there makes room for it
       if moved[lane] then moved[lane][scores[i]] = nil end
     end
     call_in_parts('ZADD', turns_key(lane), scores)
