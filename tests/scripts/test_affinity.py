@@ -334,6 +334,7 @@ async def test_nothing_is_left_of_sessions_that_nobody_uses(queue: Queue) -> Non
 
 
 async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
+    await meet(queue, "w1")
     for number, key in enumerate((queue.keys.sessions, queue.keys.homes, queue.keys.loads)):
         await queue.command("SET", key, "mine")
         await queue.add("high", f"{NOW}-{number}", session="first")

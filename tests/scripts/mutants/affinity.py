@@ -48,6 +48,12 @@ MUTANTS = (
         caught_by="affinity.a_tenant_that_waits_for_another_holds_up_no_other",
     ),
     Mutant(
+        "affinity: sessions of another type, where what they told is remembered",
+        "usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'",
+        "usable = true",
+        caught_by="affinity.keys_of_another_type_are_left_alone",
+    ),
+    Mutant(
         "affinity: a load that is not counted follows what is taken",
         "elseif got > took then",
         "elseif false then",

@@ -22,16 +22,19 @@ AFFINITY.made = nil
 local function homes()
   if AFFINITY.made ~= nil then return AFFINITY.made end
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
-  local field, words = 'n|' .. worker, nil
-  -- What SESSIONS tells of a worker and of the heads of lanes is read every 100 ms: pulls alone change it, and they remember.
+  local field, words, usable = 'n|' .. worker, nil, nil
+  -- What SESSIONS tells of a worker and of the heads of lanes is read every 100 ms: it is pulls that change it, and a
+  -- function remembers what it has written.
   local caller = AFFINITY.lately(field, 100) and known.callers[field]
-  if not caller then
+  if caller then
+    usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'
+  else
     -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
-    local allowed = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
-    words = allowed and redis.pcall('HMGET', SESSIONS, field, lane_fields('^,'))
-    AFFINITY.made = allowed and not words.err
+    usable = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
+    words = usable and redis.pcall('HMGET', SESSIONS, field, lane_fields('^,'))
+    usable = usable and not words.err
   end
-  AFFINITY.made = AFFINITY.made ~= false and type(redis.pcall('ZCARD', HOMES)) == 'number'
+  AFFINITY.made = usable and type(redis.pcall('ZCARD', HOMES)) == 'number'
   -- @guard affinity: keys of another type are left alone
   if AFFINITY.made == false then return false end
   if not AFFINITY.all then

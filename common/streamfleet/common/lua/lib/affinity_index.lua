@@ -196,7 +196,7 @@ function AFFINITY.add_index(h)
       if all > 0 then
         local own, due, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, not AFFINITY.lately(DIGITS[lane], 100), 0
         local free, more = {}, #own == most
-        -- Where nobody's come behind enough of its own, as far as is known, it does not look for them again.
+        -- Nobody's are not read again if all come behind more of its own than it has room for, as far as is known.
         if due or not more or not (own[most] < (known.nobodys[lane] or '')) then
           free = waiting_for(lane, FREE, most)
           known.nobodys[lane] = free[1] or LAST

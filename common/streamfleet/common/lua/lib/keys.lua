@@ -34,7 +34,8 @@ else
   if not known then
     if digest == ARGV[1] then return redis.error_reply('NOTTOLD no call has told this configuration') end
     local text = digest and string.sub(ARGV[1], 41) or ARGV[1]
-    known = {limits = cjson.decode(text), fields = {}, asked = {}, callers = {}, number = 0, over = {}, marks = {}, nobodys = {}, zeros = {}}
+    known = {limits = cjson.decode(text), fields = {}, zeros = {}, asked = {}, number = 0, callers = {}, marks = {}, over = {},
+      nobodys = {}}
     for lane = 1, #known.limits.lanes do known.zeros[lane] = 0 end
     if digest then
       known.keys = {unpack(KEYS, 1, 3 * #known.limits.lanes + 16)}
