@@ -100,9 +100,10 @@ function AFFINITY.add_index(h)
     return at and at % STEP or nil
   end
 
-  -- The first of a lane: its member and rank; its id; and its home's number.
-  local function head(lane)
+  -- The first of a lane: its member and rank; its id; and its home's number. With `member`: nil if it is another.
+  local function head(lane, member)
     local row = call('ZRANGE', ready_key(lane), 0, 0, 'WITHSCORES')
+    if member and row[1] ~= member then return nil end
     local id = row[1] and decode_id(row[1])
     return row, id, id and home_of(lane, row[1], row[2])
   end
@@ -175,14 +176,14 @@ function AFFINITY.add_index(h)
   local function head_of_others(lane, idle)
     local mark = seen[lane].mark
     if not idle and not (mark and h.until_long_ago(mark.since) == 0) then return nil end
-    local row, id, home = head(lane)
+    local row, id, home = head(lane, not idle and mark.member)
     if not id or home == FREE or home and home == h.mine then return nil end
     seen[lane].head = home and {row, id, home}
     home = home and idle and h.work_of(home)
     -- @guard affinity: an idle worker takes what has waited long for another
     if idle then return row, home and h.until_long_ago(enqueued_ms(lane, id)) or 0 end
     -- @guard affinity: what was passed over for long goes to anybody
-    if mark.member == row[1] then return row, 0 end
+    return row, 0
   end
 
   -- Sets `waiting` to what this worker may take now, as far as one more of each lane than it has room for. Returns after how
