@@ -377,6 +377,21 @@ async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
         assert (await queue.dump()).get("wake", {}).get("undelivered", 0) == left
 
 
+async def test_nobodys_wake_somebody_also_where_they_were_not_read(queue: Queue) -> None:
+    await meet(queue, "w1", "w2", "w3")
+    for worker in ("w1", "w3"):
+        assert (await pull(queue, worker, 5)).role is Role.WATCHER
+    for number in range(1, 5):
+        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 20_000)
+    for number in range(5, 8):
+        await queue.add("high", f"{NOW}-{number}", deadline=NOW + 30_000)
+    assert await take(queue, "w2", 1) == [f"{NOW}-5"]
+    hints = await queue.broker.wait(Role.WATCHER, 1_000)
+    assert [hint.lane for hint in hints] == [None]
+    assert await take(queue, "w1", 2, hints=hints, watching=True, owing=True) == [f"{NOW}-1", f"{NOW}-2"]
+    assert (await queue.dump())["wake"]["undelivered"] == 1  # for w3, which may take two
+
+
 async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW - 1}-1", session="first", tenant="a")

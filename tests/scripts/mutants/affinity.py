@@ -19,6 +19,9 @@ _OWN_TESTS = tuple(
         "affinity: homes spread in an idle fleet": "homes_spread_in_an_idle_fleet",
         "affinity: its own and nobody's go by deadline": "a_request_without_session_goes_to_anybody_in_order",
         "affinity: keys of another type are left alone": "keys_of_another_type_are_left_alone",
+        "affinity: nobody's wake somebody also where they were not read": (
+            "nobodys_wake_somebody_also_where_they_were_not_read"
+        ),
         "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
         "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
         "affinity: what comes for nobody is seen at once": "what_comes_for_nobody_is_seen_at_once",

@@ -23,8 +23,8 @@ local function homes()
   if AFFINITY.made ~= nil then return AFFINITY.made end
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
   local field, words, usable = 'n|' .. worker, nil, nil
-  -- What SESSIONS tells of a worker and of the heads of lanes is read every 100 ms: it is pulls that change it, and a
-  -- function remembers what it has written.
+  -- What SESSIONS tells of a home and of the heads of lanes is read every 100 ms. A pull remembers what pulls have written;
+  -- what any other script changes is seen so much later.
   local caller = AFFINITY.lately(field, 100) and known.callers[field]
   if caller then
     usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'
@@ -45,7 +45,7 @@ local function homes()
   end
   if words then
     caller = {worker = worker, started = words[1]}
-    known.callers[field] = caller
+    if words[1] then known.callers[field] = caller end
     for lane = 1, LANE_COUNT do AFFINITY.all.know_mark(lane, words[1 + lane]) end
   end
   AFFINITY.all.begin_call(caller)

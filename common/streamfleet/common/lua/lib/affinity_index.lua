@@ -4,7 +4,7 @@
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
 function AFFINITY.add_index(h)
-  local FREE, STEP, ROUNDS, LAST, NONE = 0, 1099511627776, 4, '~', {words = false}   -- LAST: no row comes behind it
+  local FREE, STEP, ROUNDS, NO_MARK = 0, 1099511627776, 4, {words = false}
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken = {}, {}  -- scores and members to write; homes that got something
   local seen, places = {}, {}  -- by lane what `see` found, or false; the tables for it, which stay between calls
@@ -49,7 +49,7 @@ function AFFINITY.add_index(h)
     call('HSET', SCHED, 'sessions', AFFINITY.homing)
   end
 
-  -- A call of a worker begins.
+  -- A call begins. `who`: as in `caller`.
   function h.begin_call(who)
     h.forget_records()
     if added[1] then added = {} end
@@ -79,7 +79,7 @@ function AFFINITY.add_index(h)
     -- Where tenants share, who waits for nobody is in their index.
     if some_sessions ~= AFFINITY.homing or not number and shares(lane) then return end
     -- @guard affinity: what comes for nobody is seen at once
-    if not number then known.nobodys[lane] = '' end
+    if not number then known.nobodys[lane] = nil end
     added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
   end
 
@@ -116,12 +116,12 @@ function AFFINITY.add_index(h)
 
   -- SESSIONS tells this of the head of a lane that is passed over; false if none is.
   function h.know_mark(lane, words)
-    if words ~= (known.marks[lane] or NONE).words then known.marks[lane] = words and read_mark(words) end
+    if words ~= (known.marks[lane] or NO_MARK).words then known.marks[lane] = words and read_mark(words) end
   end
 
   local function write_mark(lane, since, lowest, member)
     local words = string.format('%.0f %.0f %s', since, lowest, member)
-    if words == (known.marks[lane] or NONE).words then return end
+    if words == (known.marks[lane] or NO_MARK).words then return end
     known.marks[lane] = read_mark(words)
     call('HSET', SESSIONS, '^' .. lane, words)
   end
@@ -196,26 +196,31 @@ function AFFINITY.add_index(h)
       seen[lane] = false
       if all > 0 then
         local own, due, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, not AFFINITY.lately(DIGITS[lane], 100), 0
-        local free, more = {}, #own == most
-        -- Nobody's are not read again if all come behind more of its own than it has room for, as far as is known.
-        if due or not more or not (own[most] < (known.nobodys[lane] or '')) then
+        local free, more, nobodys = {}, #own == most, known.nobodys[lane]
+        -- A worker that has more of its own than room does not read nobody's again if the first of them comes behind.
+        local unread = more and not due and (nobodys == false or nobodys and own[most] < nobodys)
+        if not unread then
           free = waiting_for(lane, FREE, most)
-          known.nobodys[lane] = free[1] or LAST
+          known.nobodys[lane] = free[1] or false
         end
-        local here = #own + #free
+        local others = #free
+        -- @guard affinity: nobody's wake somebody also where they were not read
+        if unread and nobodys then others = 1 end
+        local here = #own + others
         -- A look every 100 ms is enough: an idle worker takes the head of a lane in any case.
         if here < all and (due or shares(lane)) then
           unlisted = math.max(0, all - call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE)))
           if unlisted > 0 and not shares(lane) then
             -- @guard affinity: what stands in no index is taken too
             adopt(lane)
-            free, unlisted, known.nobodys[lane] = h.of(lane, FREE, most), 0, ''
+            free, unlisted, known.nobodys[lane] = h.of(lane, FREE, most), 0, nil
+            others = #free
           end
-          here = #own + #free + unlisted
+          here = #own + others + unlisted
         end
         local now = places[lane] or {}
         places[lane] = now
-        now.all, now.own, now.free, now.more, now.due, now.open = all, #own, #free + unlisted, more, due, arg.rooms[lane] > 0
+        now.all, now.own, now.free, now.more, now.due, now.open = all, #own, others + unlisted, more, due, arg.rooms[lane] > 0
         now.mine, now.i, now.others, now.j, now.mark, now.head, now.stolen = own, 1, free, 1, known.marks[lane], false, false
         if here < all then waiting[lane] = here end
         if now.open then total = total + waiting[lane] end
@@ -248,7 +253,8 @@ function AFFINITY.add_index(h)
     local now, first = seen[lane], nil
     local mark, own, free, i, j = now.mark, now.mine, now.others, now.i, now.j
     for _ = 1, ROUNDS do
-      local rows, members, nobodys = {nil}, {nil}, nil   -- of the index, and the same as in the ready set
+      -- Rows of the index; the same as in the ready set; by place, true for nobody's.
+      local rows, members, is_free = {nil}, {nil}, nil
       for n = 1, wanted - #ids do
         local row, other = own[i], free[j]
         if not (row or other) then break end
@@ -256,8 +262,8 @@ function AFFINITY.add_index(h)
         if row and not (other and other < row) then
           i = i + 1
         else
-          row, j, nobodys = other, j + 1, nobodys or {}
-          nobodys[n] = true
+          row, j, is_free = other, j + 1, is_free or {}
+          is_free[n] = true
         end
         rows[n], members[n] = row, string.sub(row, 18)
       end
@@ -270,14 +276,14 @@ function AFFINITY.add_index(h)
         if id then
           ids[#ids + 1] = id
           if not first and not (mark and id == mark.id) then first = rows[n] end
-          if nobodys and nobodys[n] then foreign = foreign or {}; foreign[id] = true else took = took + 1 end
+          if is_free and is_free[n] then foreign = foreign or {}; foreign[id] = true else took = took + 1 end
         end
       end
       call('ZREM', HOMES, unpack(rows))
       if #ids >= wanted then break end
     end
     now.i, now.j = i, j
-    if first and first < (known.over[lane] or LAST) then known.over[lane] = first end
+    if first and not (known.over[lane] and known.over[lane] <= first) then known.over[lane] = first end
   end
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
@@ -301,8 +307,9 @@ function AFFINITY.add_index(h)
     local ids, now, before = {nil}, seen[lane], took
     local row = now.stolen
     foreign = nil
-    if row or shares(lane) then now.stolen, now.head = false, false end
-    if shares(lane) then
+    local in_turn = shares(lane)
+    if row or in_turn then now.stolen, now.head = false, false end
+    if in_turn then
       take_in_turn(lane, wanted, worker, ids)
     else
       if row then
@@ -355,9 +362,9 @@ function AFFINITY.add_index(h)
   -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
   -- then already, and others took only what stands behind it. So a home that takes little is behind with all that waits.
   local function mark_passed(lane)
-    local over = known.over[lane] or LAST
-    local taken = shares(lane) and 0 or tonumber(string.sub(over, 2, 17)) or NO_DEADLINE
-    known.over[lane] = LAST
+    local over = known.over[lane]
+    local taken = shares(lane) and 0 or over and tonumber(string.sub(over, 2, 17)) or NO_DEADLINE
+    known.over[lane] = false
     local row, id, home = unpack(seen[lane].head or {head(lane)})
     if home and home == h.mine then return end   -- it may be as far behind with this one
     local mark = known.marks[lane]
@@ -377,7 +384,7 @@ function AFFINITY.add_index(h)
   function h.left(waiting, arg, got)
     local all, soonest = 0, nil
     for lane = 1, LANE_COUNT do
-      local now = seen[lane]   -- nil if it took nothing, or there was nothing
+      local now = seen[lane]   -- false if it was not looked at, or nothing waited
       if now then waiting[lane] = now.all end
       all = all + waiting[lane]
       -- A head is passed over for a second before anything follows: a look every 100 ms is enough.
@@ -411,7 +418,7 @@ function AFFINITY.add_index(h)
       h.add_work(h.mine, got - took)
       h.write_loads()
     end
-    if waits then known.asked[h.mine] = nil end
+    if waits then known.asked[h.mine] = 0 end
     if waits or due then note(h.mine, now_ms(), waits and WAITS or BUSY, arg.worker) end
     if role == 1 and got == 0 then h.pass_on(arg.worker) end
   end
@@ -457,7 +464,7 @@ function AFFINITY.add_index(h)
 
   function h.free(lane, members)   -- members of the index are anybody's
     local kept = shares(lane)
-    known.nobodys[lane] = ''
+    known.nobodys[lane] = nil
     for i = 1, #members, 200 do
       local words = {kept and 'ZREM' or 'ZADD', HOMES}
       for at = i, math.min(i + 199, #members) do

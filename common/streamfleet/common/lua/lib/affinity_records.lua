@@ -11,7 +11,7 @@ function AFFINITY.lately(what, ms)
   local now, before = now_ms(), known.asked[what]
   if before and before <= now and now < before + ms then return true end
   if not before then
-    -- Each start of a worker has a number of its own, and asks by it and by its name.
+    -- A worker asks by its name, and each start of it by a number of its own.
     if known.number == 5000 then known.asked, known.callers, known.number = {}, {}, 0 end
     known.number = known.number + 1
   end

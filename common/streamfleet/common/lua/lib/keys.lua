@@ -9,9 +9,10 @@ local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKE
 local HOMES, SESSIONS, LOADS
 local call, cfg, now_in_ms, attempts_known, LANE_NAMES, LANE_COUNT, SHARED
 -- Limits and keys of this queue; fields that were named; what a pull reads, and where a lane's values begin in what SCHED
--- tells; a 0 for each lane: a table that is made whole costs less than one that grows. For homes: times, ms, at which calls
--- asked something, and their number; the workers that called; by lane the mark, the lowest row that was taken since the last
--- look at the head, and the first row of the index that waits for nobody.
+-- tells; a 0 for each lane: a table that is made whole costs less than one that grows, and so `{nil}`, which has room for
+-- one, stands for `{}` where one is to come. For homes: times, ms, at which calls asked something, and their number; the
+-- workers that called; by lane the mark, the lowest row that was taken since the last look at the head, and the first row of
+-- the index that waits for nobody: false for none, nil if that is not known.
 -- `told_of`: the same of many queues, by digest.
 local known, told_of
 

@@ -6,7 +6,7 @@
 -- @include affinity
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
--- Claims entries in their first attempt. `some`: their ids; changed here.
+-- Claims entries in their first attempt. `some`: their ids; may be changed here.
 local function claim_first(lane, some, worker, how)
   local n = #some
   if n == 1 and not how then return call('XCLAIM', lane_key(lane), GROUP, worker, 0, some[1], 'RETRYCOUNT', 1, 'FORCE') end

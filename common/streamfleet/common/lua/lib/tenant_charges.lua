@@ -4,10 +4,10 @@
 
 local function add_charges(t)
   local charges = {}   -- by field: what is known of them; false for none
+  -- picks: stream id to what the last `pop` charged for it; ranks: stream id to its rank in the ready set; reached: by lane,
+  -- the most tokens that one had when it was picked
   t.picks, t.ranks, t.reached = {}, {}, {}
   table.insert(t.begins, function()
-    -- picks: stream id to what the last `pop` charged for it; ranks: stream id to its rank in the ready set; reached: by
-    -- lane, the most tokens that one had when it was picked
     if next(charges) then charges = {} end
     if next(t.picks) then t.picks = {} end
     if next(t.ranks) then t.ranks = {} end

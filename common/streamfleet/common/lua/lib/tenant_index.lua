@@ -183,7 +183,7 @@ local function add_index(t)
 
     -- Later entries are put into the index at once.
     function t.begin_walk(lane, mark)
-      mark = mark or look_at_sched()[3 + lane] and '~' or encode_id(string.format('%.0f-0', now_ms() + 1))
+      mark = mark or look_at_sched()[3 + lane] and 'Z' or encode_id(string.format('%.0f-0', now_ms() + 1))
       bare[lane] = {rank = 0, last = '', mark = mark, walks = 0}
     end
 

@@ -153,7 +153,7 @@ local function add_state(t)
   function t.store_turns(lane, scores)
     least[lane] = nil
     for i = 2, #scores, 2 do
-      if turns[lane][scores[i]] ~= nil then turns[lane][scores[i]] = nil end   -- a nil for what is not there makes room for it
+      if turns[lane][scores[i]] ~= nil then turns[lane][scores[i]] = nil end   -- a nil for a key that is not there makes the table grow
       if moved[lane] then moved[lane][scores[i]] = nil end
     end
     call_in_parts('ZADD', turns_key(lane), scores)
