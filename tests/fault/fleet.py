@@ -60,6 +60,7 @@ class Fleet:
         self._by_name: dict[str, Member] = {}
         self._generation = 0
         self._supervisors: list[asyncio.Task[None]] = []
+        self._starting: set[asyncio.Task[Member]] = set()
         self._closing = False
         self.mutation = ""
         self.started = 0
@@ -109,6 +110,8 @@ class Fleet:
         self._closing = True
         for supervisor in self._supervisors:
             supervisor.cancel()
+        # Who is forked just now has no pid yet: it could not be told to leave.
+        await asyncio.gather(*self._starting)
         members = [member for member in self.members if member is not None and not member.ended.done()]
         for member in members:
             # Before it listens for signals, or when it is on its way out already, SIGTERM simply ends it.
@@ -159,7 +162,10 @@ class Fleet:
 
     async def _supervise(self, slot: int) -> None:
         while not self._closing:
-            member = await self.start(slot)
+            starting = asyncio.create_task(self.start(slot))
+            self._starting.add(starting)
+            starting.add_done_callback(self._starting.discard)
+            member = await asyncio.shield(starting)
             await _end_of(member)
             await asyncio.sleep(PAUSE_S)
 
