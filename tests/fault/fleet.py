@@ -110,7 +110,7 @@ class Fleet:
         self._closing = True
         for supervisor in self._supervisors:
             supervisor.cancel()
-        # Who is forked just now has no pid yet: it could not be told to leave.
+        # A worker that is being forked has no pid yet, and no signal would reach it.
         await asyncio.gather(*self._starting)
         members = [member for member in self.members if member is not None and not member.ended.done()]
         for member in members:

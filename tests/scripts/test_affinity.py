@@ -228,6 +228,30 @@ async def test_what_comes_for_nobody_is_seen_at_once(queue: Queue) -> None:
     assert await take(queue, "w1", 1) == [f"{NOW}-2"]
 
 
+async def test_what_becomes_anybodys_is_seen_at_once(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="second")
+    assert await take(queue, "w2") == [f"{NOW}-1"]
+    await queue.add("high", f"{NOW}-2", session="second", deadline=NOW + 10_000)
+    for number in range(3, 7):
+        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 20_000)
+    assert await take(queue, "w1", 1) == [f"{NOW}-3"]
+    await pull(queue, "w2", 0, start="b")  # another start: what waited for the one before is anybody's
+    assert await take(queue, "w1", 1) == [f"{NOW}-2"]
+
+
+async def test_who_has_just_become_a_home_has_its_load_counted(queue: Queue) -> None:
+    await meet(queue, "w2")
+    for number in range(1, 3):
+        await queue.add("high", f"{NOW}-{number}")
+    await queue.complete("w1", (await queue.claim("w1")))  # it is no home yet
+    (claim,) = (await pull(queue, "w1")).claims
+    before = dict((await queue.dump())["loads"])
+    await queue.complete("w1", claim.lease)
+    after = dict((await queue.dump())["loads"])
+    assert sum(before.values()) - sum(after.values()) == 1
+
+
 async def test_what_waits_for_who_leaves_goes_to_anybody(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.broker.heartbeat("w1", {})
@@ -282,6 +306,34 @@ async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-3", session="first")
     assert await take(queue, "w2") == [f"{NOW}-{number}" for number in range(3)]
     assert await take(queue, "w1") == [f"{NOW}-3"]
+
+
+async def test_what_stood_in_no_index_goes_by_deadline_from_then_on(queue: Queue) -> None:
+    await meet(queue, "w1")
+    for number in range(2):  # as a worker of 0.1 does
+        await queue.add("high", f"{NOW}-{number}")
+        await queue.command("XREADGROUP", "GROUP", "workers", "~", "NOACK", "STREAMS", queue.keys.lane("high"), ">")
+        await queue.command("ZADD", queue.keys.ready("high"), 5, f"G{NOW}-A{number}")
+    for number in range(2, 6):
+        await queue.add("high", f"{NOW}-{number}", session="first")
+    assert [await take(queue, "w1", 1) for _ in range(3)] == [[f"{NOW}-{number}"] for number in range(3)]
+
+
+async def test_a_busy_home_sees_within_100_ms_what_others_have_left_to_anybody(queue: Queue) -> None:
+    real = queue.with_limits(now_ms=None)
+    await real.add("high", "*", session="first")
+    await real.complete("w1", (await pull(real, "w1")).claims[0].lease)
+    for number in range(1_000):
+        await real.add("high", "*", session=f"{number}")
+    await take(real, "w1", 1)
+    rank, member = 1, "D1000-A0"  # the first of all, as another script makes it ready
+    await real.command("ZADD", real.keys.ready("high"), rank, member)
+    await real.command("ZADD", real.keys.homes, 2 * 2**40, f"2{rank:016}{member}")
+    taken = 0
+    while await real.command("ZSCORE", real.keys.ready("high"), member) is not None:
+        await pull(real, "w1")
+        taken += 1
+    assert taken < 900
 
 
 async def test_an_idle_worker_takes_at_once_what_stands_in_no_index(queue: Queue) -> None:

@@ -24,6 +24,7 @@ _OWN_TESTS = tuple(
         ),
         "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
         "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
+        "affinity: what becomes anybody's is seen at once": "what_becomes_anybodys_is_seen_at_once",
         "affinity: what comes for nobody is seen at once": "what_comes_for_nobody_is_seen_at_once",
         "affinity: what has ended is no load": "what_has_ended_is_no_load",
         "affinity: what is left over is found": "the_housekeeping_finds_what_was_left_over",
@@ -55,6 +56,24 @@ MUTANTS = (
         "usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'",
         "usable = true",
         caught_by="affinity.keys_of_another_type_are_left_alone",
+    ),
+    Mutant(
+        "affinity: nobody's that another script left are seen within 100 ms",
+        "more and not due and (nobodys",
+        "more and (nobodys",
+        caught_by="affinity.a_busy_home_sees_within_100_ms_what_others_have_left_to_anybody",
+    ),
+    Mutant(
+        "affinity: what stood in no index goes by deadline from then on",
+        "h.of(lane, FREE, most), 0, nil",
+        "h.of(lane, FREE, most), 0, known.nobodys[lane]",
+        caught_by="affinity.what_stood_in_no_index_goes_by_deadline_from_then_on",
+    ),
+    Mutant(
+        "affinity: a worker that is no home is asked again",
+        "if words[1] then known.callers[field] = caller end",
+        "known.callers[field] = caller",
+        caught_by="affinity.who_has_just_become_a_home_has_its_load_counted",
     ),
     Mutant(
         "affinity: a load that is not counted follows what is taken",

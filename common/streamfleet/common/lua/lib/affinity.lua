@@ -23,8 +23,8 @@ local function homes()
   if AFFINITY.made ~= nil then return AFFINITY.made end
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
   local field, words, usable = 'n|' .. worker, nil, nil
-  -- What SESSIONS tells of a home and of the heads of lanes is read every 100 ms. A pull remembers what pulls have written;
-  -- what any other script changes is seen so much later.
+  -- A call reads the fields of a home and of the heads of lanes every 100 ms. Pulls remember what pulls have written, and see
+  -- what other scripts have written up to 100 ms late.
   local caller = AFFINITY.lately(field, 100) and known.callers[field]
   if caller then
     usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'

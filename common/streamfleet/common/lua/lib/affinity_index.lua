@@ -464,6 +464,7 @@ function AFFINITY.add_index(h)
 
   function h.free(lane, members)   -- members of the index are anybody's
     local kept = shares(lane)
+    -- @guard affinity: what becomes anybody's is seen at once
     known.nobodys[lane] = nil
     for i = 1, #members, 200 do
       local words = {kept and 'ZREM' or 'ZADD', HOMES}
