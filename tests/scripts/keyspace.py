@@ -51,11 +51,13 @@ async def read(connection: Connection, keys: Keys) -> Dump:
     """Everything in Redis, by key without the queue's prefix; empty streams are left out.
 
     Lanes: ``entries`` (id to fields), ``undelivered`` (ids), ``pending`` (id to (consumer, deliveries)). Other streams,
-    whose ids come from the server's clock: entries alone, as a list; the wake stream: how many are ``undelivered`` and
-    ``pending``. Sorted sets: (member, score) in order, members of ready sets as stream ids.
+    whose ids come from the server's clock: entries alone, as a list; of notifications the id and the status. The wake
+    stream: how many are ``undelivered`` and ``pending``. Sorted sets: (member, score) in order, members of ready sets
+    as stream ids.
 
     Raises:
-        AssertionError: a key outside the queue, or one that should expire and does not, or the other way round.
+        AssertionError: a key outside the queue; one that should expire and does not, or the other way round; a result
+            that came with its notification and is not the stored one.
     """
     dump: Dump = {}
     for raw_key, kind, ttl_ms, value in await connection.command("EVAL", DUMP, 0):
@@ -67,7 +69,15 @@ async def read(connection: Connection, keys: Keys) -> Dump:
         seen = _VALUES[text(kind)](name, value)
         if seen:
             dump[name] = seen
-    return dump
+    return dump | {name: _notifications(dump, name) for name in dump if name.startswith("reply:")}
+
+
+def _notifications(dump: Dump, name: str) -> list[dict[str, str]]:
+    for told in dump[name]:
+        stored = dump.get(f"result:{told['id']}")
+        if isinstance(stored, dict) and stored.get("entry") == told.get("entry"):
+            assert told.items() - {("id", told["id"])} <= stored.items(), f"{name} tells another result"
+    return [{"id": told["id"], "status": told["status"]} for told in dump[name]]
 
 
 def beside_tenants(dump: Dump) -> Dump:

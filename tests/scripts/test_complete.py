@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.broker.producer import Notifications
 from streamfleet.common.broker.types import CompleteCode, Completion
 from streamfleet.common.protocol import Status
+from streamfleet.common.replies import mapping
 from tests.scripts.harness import BODY, ERROR, Queue, entry, submission
 from tests.scripts.keyspace import changed
 
@@ -198,6 +200,52 @@ async def test_a_reply_stream_is_bounded(queue: Queue) -> None:
         lease = await small.running("high", f"1000-{number}", reply="me", body=BODY)
         await small.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {}, "me")])
     assert 100 <= len((await queue.dump())["reply:me"]) < 250
+
+
+async def test_a_small_result_comes_with_its_notification(queue: Queue) -> None:
+    await finish(queue, "x" * 4_000)
+    stored = mapping(await queue.command("HGETALL", queue.keys.result("r1")))
+    del stored[b"notified:me"]
+    assert await told(queue) == [("r1", stored)]
+
+
+async def test_a_result_of_over_four_kib_does_not_come_along(queue: Queue) -> None:
+    await finish(queue, "x" * 4_100)
+    assert await told(queue) == [("r1", None)]
+
+
+async def test_no_result_comes_behind_a_thousand_notifications(queue: Queue) -> None:
+    """998 that nobody has read, and another one of the same call."""
+    last = await notify(queue, 998)
+    leases = [await queue.running("high", f"1000-{number}", id=f"r{number}", reply="me") for number in range(3)]
+    await queue.broker.complete(
+        "w1", [Completion(lease, Status.SUCCEEDED, {"finished_ms": "7"}, "me") for lease in leases]
+    )
+    assert [fields is not None for _, fields in await told(queue, last)] == [True, True, False]
+
+
+async def test_read_notifications_are_deleted(queue: Queue) -> None:
+    await queue.broker.trim_replies("me", await notify(queue, 500))
+    assert 1 <= await queue.command("XLEN", queue.keys.reply("me")) <= 101, "a whole node of the stream may be left"
+
+
+async def finish(queue: Queue, response: str) -> None:
+    """Run the request `r1` of the caller `me` to this response."""
+    lease = await queue.running("high", "1000-0", id="r1", reply="me")
+    values = {"finished_ms": "7", "response": response}
+    await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, values, "me")])
+
+
+async def notify(queue: Queue, count: int) -> str:
+    """Add notifications for the caller `me`. Returns the stream id of the last one."""
+    words = ("XADD", queue.keys.reply("me"), "*", "id", "x", "status", "succeeded")
+    ids: list[bytes] = await queue.broker.connection.pipeline([words] * count)
+    return ids[-1].decode()
+
+
+async def told(queue: Queue, after: str = "0-0") -> Notifications:
+    """The notifications of the caller `me`."""
+    return (await queue.broker.read_replies("me", after, 1))[1]
 
 
 async def test_two_outcomes_of_one_id_in_one_call_are_one_result(queue: Queue) -> None:

@@ -78,6 +78,7 @@ async def produce(guarded: Guarded, url: str) -> None:
             waiting = asyncio.create_task(handle.result(5))
             await fleet.complete("w1", [succeeded(lease, client.mailbox.name)])
             assert (await waiting).ok
+            await client.broker.trim_replies(client.mailbox.name, "0-1")
             assert (await handle.status()).ended
         await in_turns(fleet, client)
         await reads_along(fleet, client)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from streamfleet.common.broker.producer import Notifications
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.limits import QueueLimits
@@ -30,6 +31,10 @@ class Redis:
         rechecked: the same of what was asked whether it is still there.
         broken: ids whose records are no records.
         refuses: what is raised when it is asked what it has.
+        along: results that come with their notifications.
+        position: number of notifications that were read.
+        trimmed: number of times that notifications were deleted.
+        may_not_trim: what is raised then.
         patient: for how long each reading waited, in ms.
     """
 
@@ -42,6 +47,9 @@ class Redis:
         self.patient: list[int] = []
         self.broken: set[str] = set()
         self.refuses: Exception | None = None
+        self.along: dict[str, dict[bytes, bytes]] = {}
+        self.position = self.trimmed = 0
+        self.may_not_trim: Exception | None = None
         self._holding: tuple[asyncio.Event, asyncio.Event] | None = None
         self.limits = QueueLimits()
         self.clock = SystemClock()
@@ -49,13 +57,21 @@ class Redis:
         self.connection = SimpleNamespace(address="redis://here", moves=0, check=lambda: None)
         self.mailbox = Mailbox(cast("Broker", self), "me")
 
-    async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+    async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, Notifications]:
         assert client == "me"
         self.patient.append(block_ms)
         told = await self.told.get()
         if isinstance(told, Exception):
             raise told
-        return last_id, told
+        assert last_id == f"{self.position}-0"
+        self.position += len(told)
+        return f"{self.position}-0", [(name, self.along.get(name)) for name in told]
+
+    async def trim_replies(self, client: str, last_id: str) -> None:
+        assert (client, last_id) == ("me", f"{self.position}-0")
+        self.trimmed += 1
+        if self.may_not_trim is not None:
+            raise self.may_not_trim
 
     async def results(self, request_ids: Sequence[str]) -> list[Result | None]:
         self.asked.append(list(request_ids))
@@ -119,12 +135,35 @@ async def test_a_notified_result_is_asked_for_once(redis: Redis) -> None:
     assert redis.asked == [["r"]]
 
 
+async def test_a_result_that_comes_with_its_notification_is_not_asked_for(redis: Redis) -> None:
+    redis.along["r"] = {b"status": b"succeeded", b"finished_ms": b"3", b"response": b'{"x": 1}'}
+    waiting = [asyncio.create_task(redis.handle(name).result(timeout=10)) for name in ("r", "s")]
+    await redis.tell("r", "s")
+    first, second = await asyncio.gather(*waiting)
+    assert (first.response, second.response) == ({"x": 1}, None)
+    assert redis.asked == [["s"]]
+
+
+@pytest.mark.parametrize("refusal", [None, BrokerUnavailable("gone"), NotPermitted("no rights")])
+async def test_read_notifications_are_deleted_a_hundred_at_a_time(redis: Redis, refusal: Exception | None) -> None:
+    redis.may_not_trim = refusal
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=10))
+    await redis.tell(*["other"] * 99)
+    assert redis.trimmed == 0
+    await redis.tell("other")
+    await eventually(lambda: redis.trimmed == 1)
+    await redis.tell(*["other"] * 100)
+    await redis.tell("r")
+    assert (await waiting).ok, "what is refused ends no reading"
+    assert redis.trimmed == (1 if isinstance(refusal, NotPermitted) else 2)
+
+
 async def test_who_waits_goes_on_before_redis_is_asked_for_more(redis: Redis) -> None:
     """Asking takes as long as writing an answer."""
     happened: list[str] = []
     read = redis.read_replies
 
-    async def reading(client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
+    async def reading(client: str, last_id: str, block_ms: int) -> tuple[str, Notifications]:
         happened.append("asked")
         return await read(client, last_id, block_ms)
 

@@ -234,7 +234,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("hgetall",), p.of(READ, keys.meta)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),
-        Grant(("xread", "del"), p.of(BOTH, keys.reply)),
+        Grant(("xread", "xtrim", "del"), p.of(BOTH, keys.reply)),
         Grant(("xread", "xrevrange"), p.of(READ, keys.tokens)),
     ]
 
@@ -295,7 +295,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("xadd",), p.of(WRITE, keys.reply, keys.tokens, keys.dead, keys.cancels, keys.wake)),
         Grant(("exists",), p.of(READ, keys.tokens)),
         Grant(("xtrim",), p.of(WRITE, keys.dead)),
-        Grant(("xlen",), p.of(READ, keys.dead, keys.wake)),
+        Grant(("xlen",), p.of(READ, keys.dead, keys.wake, keys.reply)),
         Grant(("xread", "xrevrange"), p.of(READ, keys.cancels)),
         Grant(("xrange", "xdel"), p.of(BOTH, keys.cancel_requests)),
         Grant(("get",), p.of(READ, keys.request)),

@@ -1,7 +1,7 @@
 """Waits for results: one blocking read of one reply stream per client, for any number of requests.
 
-Notifications are the fast path. Result keys are authoritative: they are checked after a reconnect, for requests
-whose notification goes elsewhere, and every few seconds in case a notification was trimmed.
+Notifications are the fast path, and bring small results along. Result keys are authoritative: they are checked after a
+reconnect, for requests whose notification goes elsewhere, and every few seconds in case a notification was trimmed.
 
 A failover may lose accepted requests, so their records are checked after every reconnect, and once a minute.
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import ParamSpec, TypeVar
 
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.broker.producer import Notifications, ProducerBroker
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import (
     BrokerUnavailable,
@@ -29,7 +29,7 @@ from streamfleet.common.errors import (
     ResultTimeout,
     SettingsError,
 )
-from streamfleet.common.results import Result
+from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.slots import Slot, Slots
 
 log = structlog.get_logger(__name__)
@@ -37,6 +37,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 BLOCK_MS, AT_ONCE_MS = 5_000, 1
 FETCH_AT_ONCE = 250
+TRIM_AFTER = 100
 NOTHING_DUE_S = 60.0
 OVERDUE = 0.0
 STEPS_TO_WAITER = 2
@@ -75,6 +76,8 @@ class Mailbox:
         self._closed = False
         self._may_end = True
         self._may_ask = True
+        self._may_trim = True
+        self._untrimmed = 0
 
     def slot(self, request_id: str, generation: int | None = None, entry: str = "") -> Slot:
         """State of a request, kept for as long as the caller holds the slot.
@@ -190,32 +193,48 @@ class Mailbox:
 
     async def _read_forever(self) -> None:
         while True:
-            self._position, ids = await self._patiently(self._read)
+            self._position, ended = await self._patiently(self._read)
             if self._lost or self._moves != self._broker.connection.moves:
                 self._lost, self._moves = False, self._broker.connection.moves
                 self.generation += 1
                 self._missed = self._reconnected = self.generation
                 self._slots.poll_all(self._now())
                 self._replan.set()
-            await self._notified(ids)
+            await self._notified(ended)
+            self._untrimmed += len(ended)
+            if self._untrimmed >= TRIM_AFTER and self._may_trim:
+                await self._trim()
             for _ in range(STEPS_TO_WAITER):
                 await asyncio.sleep(0)
 
-    async def _read(self) -> tuple[str, list[str]]:
+    async def _read(self) -> tuple[str, Notifications]:
         # After a reconnect, results are checked at once, not after the next notification.
         return await self._broker.read_replies(self.name, self._position, AT_ONCE_MS if self._lost else BLOCK_MS)
 
-    async def _notified(self, ids: Iterable[str]) -> None:
+    async def _trim(self) -> None:
+        self._untrimmed = 0
+        try:
+            await self._broker.trim_replies(self.name, self._position)
+        except NotPermitted:  # access rules of an older release; the stream has an upper bound of its own
+            self._may_trim = False
+        except BrokerUnavailable:
+            pass  # the next read finds out
+
+    async def _notified(self, ended: Notifications) -> None:
         wanted: list[Slot] = []
-        for request_id in ids:
+        for request_id, fields in ended:
             slot = self._slots.find(request_id)
             if slot is None:
                 self.generation += 1
                 self._missed = self.generation
                 continue
             slot.ended = True
-            if self._slots.waiting(request_id) is not None:
+            if self._slots.waiting(request_id) is None:
+                continue
+            if fields is None:
                 wanted.append(slot)
+            else:
+                self._deliver(slot, decode_result(request_id, fields))
         await self._fetch(wanted)
 
     # -- result keys ---------------------------------------------------------------------------------------

@@ -60,6 +60,24 @@ MUTANTS = (
         "refusals.what_was_published_before_a_refusal_is_removed_and_counted",
     ),
     Mutant(
+        "notification: a large result does not come along",
+        "and bytes <= 4096",
+        "",
+        "complete.a_result_of_over_four_kib_does_not_come_along",
+    ),
+    Mutant(
+        "notification: no result behind many",
+        "values and told[key] > 0",
+        "values",
+        "complete.no_result_comes_behind_a_thousand_notifications",
+    ),
+    Mutant(
+        "notification: those of the same call count",
+        "told[key] = told[key] - 1",
+        "",
+        "complete.no_result_comes_behind_a_thousand_notifications",
+    ),
+    Mutant(
         "publish: a refused notification is not remembered as told",
         caught_by="refusals.a_notification_that_was_refused_is_made_up_for",
     ),
@@ -86,7 +104,9 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant("publish: somebody is told", "pcall(tell_reply, reply, request_id, status)", "true", HISTORY, 0),
+    Mutant(
+        "publish: somebody is told", "pcall(tell_reply, reply, request_id, status, values, n + 2)", "true", HISTORY, 0
+    ),
     Mutant("publish: results expire"),
     Mutant("remove: the pending row goes"),
     Mutant("remove: the entry goes"),

@@ -26,6 +26,8 @@ from streamfleet.common.replies import (
 
 _CODES = {code.value: code for code in EnqueueCode}
 Entries = list[tuple[str, dict[bytes, bytes]]]
+Notifications = list[tuple[str, dict[bytes, bytes] | None]]
+"""Ids of requests that ended, each with the fields of its result if they came along."""
 IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
@@ -132,15 +134,20 @@ class ProducerBroker(ClientBroker):
         undelivered = id_order(stream_id) > id_order(last_delivered(groups, GROUP))
         return EntryState() if row or waiting or delayed or undelivered else None
 
-    async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, list[str]]:
-        """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and their ids."""
+    async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, Notifications]:
+        """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and them."""
         words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.reply(client), last_id)
-        ids: list[str] = []
+        ended: Notifications = []
         for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
             for stream_id, fields in found:
                 last_id = stream_id
-                ids.append(fields.get(b"id", b"").decode(errors="replace"))
-        return last_id, ids
+                request_id = fields.pop(b"id", b"").decode(errors="replace")
+                ended.append((request_id, fields if b"finished_ms" in fields else None))
+        return last_id, ended
+
+    async def trim_replies(self, client: str, last_id: str) -> None:
+        """Delete about all notifications before this one, so that a client's reply stream stays small."""
+        await self.connection.command("XTRIM", self.keys.reply(client), "MINID", "~", last_id)
 
     async def delete_replies(self, client: str) -> None:
         """Delete a client's reply stream when the client leaves, also after its connection was shut.

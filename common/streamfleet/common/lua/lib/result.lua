@@ -62,11 +62,23 @@ local function deadline_error(where)
   return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
 end
 
-local function tell_reply(reply, request_id, status)
+-- A result of up to 4 KiB goes with its notification, which spares its reader a call; but not behind 1,000 others,
+-- because a reply stream that nobody reads must stay small. `values`, n in number, end with the status.
+local function tell_reply(reply, request_id, status, values, n)
   local key = cfg.prefix .. 'reply:' .. reply
-  tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
-  if not told[key] then call('PEXPIRE', key, cfg.result_ttl_ms) end
-  told[key] = true
+  local first, bytes = not told[key], 0
+  if first then
+    local length = redis.pcall('XLEN', key)   -- not a number if this user may not run XLEN, or the key has another type
+    told[key] = type(length) == 'number' and 1000 - length or 0
+  end
+  for i = 2, n or 0, 2 do bytes = bytes + string.len(values[i]) end
+  if values and told[key] > 0 and bytes <= 4096 then
+    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, unpack(values, 1, n))
+  else
+    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
+  end
+  told[key] = told[key] - 1
+  if first then call('PEXPIRE', key, cfg.result_ttl_ms) end
 end
 
 -- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
@@ -110,7 +122,7 @@ local function publish_pairs(request_id, status, values, n, reply, tokens, new, 
   call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
   if mark then
-    local ok, refusal = pcall(tell_reply, reply, request_id, status)
+    local ok, refusal = pcall(tell_reply, reply, request_id, status, values, n + 2)
     if not ok then
       -- @guard publish: a refused notification is not remembered as told
       call('HSET', key, mark, '0')   -- what was refused is told later
