@@ -34,6 +34,9 @@ IDLE_WAITER_MS = 40_000  # idle waiters are woken; five hundred of them must not
 WATCHER_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
+STEPS_TO_ANSWER = 3
+"""Event-loop ticks to yield before the next wait is sent, which takes as long as a request takes to the engine and a
+result that is there at once to Redis."""
 KEPT_S = 2.0
 LOOK_AGAIN_S = 1.0  # while room is made for a large request, a smaller and more urgent one may come
 
@@ -123,8 +126,8 @@ class Puller:
         for request in self._admission.policy.gather(pulled, self._clock.monotonic()):
             start(request)
         if role is not Role.NONE:
-            # Lets started requests go to the engine before the next wait is sent, which takes as long.
-            await asyncio.sleep(0)
+            for _ in range(STEPS_TO_ANSWER):
+                await asyncio.sleep(0)
         rooms = self._rooms()
         self.credit = rooms[-1]
         metrics.CREDIT.set(self.credit)
