@@ -22,7 +22,7 @@ from bench.core.reports import Report, Target
 from bench.core.rounds import Sample, interleave, middle
 from bench.scheduling.fleet import raise_file_limit
 from bench.shards import checks, cluster, fleets, life, needs, tables, upkeep
-from bench.shards.costs import BESIDE, FLEET_BODY, LONE, Costs, case, costs_of, memory_case
+from bench.shards.costs import BESIDE, FLEET_BODY, LONE, LONE_PAUSE_S, Costs, case, costs_of, memory_case
 from bench.shards.sizes import FULL, Sizes
 
 PARTS = ("costs", "fleets", "cluster")
@@ -75,7 +75,7 @@ def measure_costs(sizes: Sizes) -> tuple[dict[str, list[Sample]], dict[str, list
             number = life.number_of(life.AT_ONCE, sizes.calls, body)
             measures[memory_case(body)] = functools.partial(life.memory, server.url, number, body)
         lone = functools.partial(
-            life.one_round, server.url, 1, min(sizes.calls, upkeep.LONE_NUMBER), FLEET_BODY, life.ASLEEP_S
+            life.one_round, server.url, 1, min(sizes.calls, upkeep.LONE_NUMBER), FLEET_BODY, LONE_PAUSE_S
         )
         measures |= {f"{LONE}requests": lone, f"{LONE}requests{BESIDE}": upkeep.beside_others(lone)}
         requests = interleave(measures, sizes.rounds, title="requests")

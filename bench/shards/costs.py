@@ -17,6 +17,8 @@ LONE_VERBS = ("enqueue", "pull", "renew", "complete")
 """Also measured as calls that find the server asleep, with `LONE` before their names."""
 FLEET_BODY = 500
 """Bytes of the bodies of requests that come alone, and of the fleets that are measured."""
+LONE_PAUSE_S = 0.01
+"""Before a lone call: with longer pauses a call costs hardly more."""
 LONE, BESIDE = "lone ", ", beside others"
 """Beginning of the names of lone calls; ending of those while another process works, which takes the caches of whoever
 sleeps."""
@@ -123,18 +125,19 @@ def costs_of(
         )
         for verb in VERBS
     }
+    alone, open_ = middle(upkeep["alone"], "us"), middle(upkeep["connections"], "us")
+    pause_us = alone * LONE_PAUSE_S  # what the server spends in a pause is no cost of the call behind it
     few, many = upkeep["tick"], upkeep["tick, many running"]
     none, known = upkeep["forget"], upkeep["forget, many known"]
     calls = {
-        name: max(0.0, middle(upkeep[f"{LONE}{name}{beside}"], "us") - middle(upkeep[name], "us"))
+        name: max(0.0, middle(upkeep[f"{LONE}{name}{beside}"], "us") - pause_us - middle(upkeep[name], "us"))
         for name in LONE_CALLS
     }
     lone = requests[f"{LONE}requests{beside}"]
     of_verbs = {
-        verb: max(0.0, middle(lone, f"{verb} us") - middle(requests[case(FLEET_BODY, 1)], f"{verb} us"))
+        verb: max(0.0, middle(lone, f"{verb} us") - pause_us - middle(requests[case(FLEET_BODY, 1)], f"{verb} us"))
         for verb in LONE_VERBS
     }
-    alone, open_ = middle(upkeep["alone"], "us"), middle(upkeep["connections"], "us")
     return Costs(
         verbs=verbs,
         calls={name: middle(upkeep[name], "us") for name in CALLS},

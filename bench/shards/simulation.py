@@ -133,6 +133,7 @@ class Shard:
         self._events: list[tuple[float, int, str, int, int]] = []
         self._order = count()
         self._free_s = 0.0
+        self._served_s: dict[str, float] = {}
         self._spent = Spending()
         self._pickups_s: list[float] = []
         self._ended = 0
@@ -163,7 +164,11 @@ class Shard:
     def _serve(self, now: float, verb: str, requests: int = 1, us: float | None = None) -> float:
         """Give the server work from now on; returns the time at which it is done."""
         cost_us = self._costs.us(verb, requests) if us is None else us
-        cost_us += self._costs.woken(verb) * -math.expm1(min(0.0, self._free_s - now) / ASLEEP_S)
+        # What all calls share is cold after a pause, and what is a verb's own after a pause of that verb.
+        woken, shared = self._costs.woken(verb), self._costs.woken("PING")
+        own_s = self._served_s.get(verb.removeprefix("empty_"), -math.inf)
+        cost_us += min(woken, shared) * _cold(now - self._free_s) + max(0.0, woken - shared) * _cold(now - own_s)
+        self._served_s[verb.removeprefix("empty_")] = now
         self._free_s = max(now, self._free_s) + cost_us / 1e6
         self._spent.us[verb] += cost_us
         self._spent.calls[verb] += 1
@@ -358,6 +363,11 @@ class Shard:
             pulled=_mean(spent, "pull"),
             completed=_mean(spent, "complete"),
         )
+
+
+def _cold(pause_s: float) -> float:
+    """Part of what waking costs that is due after a pause."""
+    return -math.expm1(min(0.0, -pause_s) / ASLEEP_S)
 
 
 def _both(pickups_s: Sequence[float]) -> tuple[float, float] | None:

@@ -15,8 +15,8 @@ import redis
 
 from bench.core.rounds import Sample
 from bench.scheduling.feeding import fill, queue_settings, stage_all
-from bench.shards.costs import BESIDE, LONE
-from bench.shards.life import ASLEEP_S, together
+from bench.shards.costs import BESIDE, LONE, LONE_PAUSE_S
+from bench.shards.life import together
 from bench.shards.server import look, spent
 from bench.shards.sizes import Sizes
 from streamfleet.common.broker.types import Role
@@ -71,7 +71,7 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         return lambda: asyncio.run(_each(url, queue, sizes.calls, work))
 
     def lone(work: Callable[[Broker, int], Awaitable[object]]) -> Callable[[], Sample]:
-        return lambda: asyncio.run(_each(url, TURNS, min(sizes.calls, LONE_NUMBER), work, ASLEEP_S))
+        return lambda: asyncio.run(_each(url, TURNS, min(sizes.calls, LONE_NUMBER), work, LONE_PAUSE_S))
 
     def ticks(queue: str, number: int) -> Callable[[], Sample]:
         return lambda: {**asyncio.run(_each(url, queue, TICKS, _tick)), "number": number}

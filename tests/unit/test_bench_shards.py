@@ -13,7 +13,7 @@ from bench.core.reports import FULL, Report, Table, load
 from bench.shards import checks, fleets, life, needs, page, server, tables, upkeep
 from bench.shards.__main__ import arguments
 from bench.shards.cluster import APART, ONE, recipe, rows
-from bench.shards.costs import BESIDE, CALLS, LONE, VERBS, CallCost, case, costs_of, growing
+from bench.shards.costs import BESIDE, CALLS, LONE, LONE_CALLS, LONE_PAUSE_S, VERBS, CallCost, case, costs_of, growing
 from bench.shards.simulation import Outcome
 from bench.shards.sizes import TINY
 
@@ -105,6 +105,13 @@ def test_costs_are_by_the_call_where_samples_are_by_the_request() -> None:
     assert found.us("pull", 8) == 160.0
     assert {found.us(name) for name in CALLS} == {7.0}
     assert found.connection_us == 0.0
+
+
+def test_what_a_server_spends_in_a_pause_is_no_cost_of_the_call_behind_it() -> None:
+    lone = others(7.0) | {f"{LONE}{name}": [{"us": 100.0}] for name in LONE_CALLS}
+    lone["alone"] = [{"us": 3_000.0}]
+    found = costs_of(requests(20.0), lone, 500, TINY.batches)
+    assert found.woken("heartbeat") == pytest.approx(100.0 - 3_000.0 * LONE_PAUSE_S - 7.0)
 
 
 @pytest.mark.parametrize(("batch", "calls", "body"), [(1, 192, 500), (8, 192, 4_096), (64, 192, 32_768), (64, 16, 500)])

@@ -133,6 +133,18 @@ def test_a_call_costs_more_where_the_server_has_slept() -> None:
     assert ours.cpu_percent == pytest.approx(warm.cpu_percent, rel=0.05)
 
 
+def test_a_verb_that_is_rare_is_cold_on_a_busy_server_too() -> None:
+    """A server that renews leases all the time: what all calls share stays warm, what a pull alone needs does not."""
+    load, free = Load(100, 64, 100.0, 2.0, 0.4), {"PING": 0.0, "pull": 0.0}
+    busy = simulate(load, replace(costs(renew=1.0), woken_us=free), 16.0)
+    rare = simulate(load, replace(costs(renew=1.0), woken_us={**free, "pull": 300.0}), 16.0)
+    pulls, calls = busy.calls_per_s["pull"], sum(busy.calls_per_s.values())
+    assert calls > 100 * pulls
+    assert rare.cpu_percent - busy.cpu_percent == pytest.approx(pulls * 300 / 1e4, rel=0.15)
+    shared = simulate(load, replace(costs(renew=1.0), woken_us=dict.fromkeys(("PING", "pull"), 300.0)), 16.0)
+    assert shared.cpu_percent < 0.5 * calls * 300 / 1e4
+
+
 def test_the_same_seed_gives_the_same_outcome() -> None:
     load, some = Load(30, 8, 1.0, 50.0), costs(pull=300.0, complete=200.0)
     assert simulate(load, some, 5.0, seed=3) == simulate(load, some, 5.0, seed=3)
