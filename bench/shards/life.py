@@ -106,7 +106,7 @@ async def _memory(client: redis.Redis, url: str, count: int, body: int) -> Sampl
             life.prepare(number)
             for verb in steps:
                 await life.verbs()[verb]()
-            await fleet.broker.trim_replies(fleet.mailbox.name, READ)  # as a caller does
+            await life.forget()
         client.ping()
         found.append(look(client).memory_bytes)
     _, before, queued, kept = found
@@ -194,6 +194,11 @@ class Life:
                 assert all(result is not None for result in await self._broker.results(missing)), "a result is missing"
             self._seen = told[-1][0]
             read += len(told)
+
+    async def forget(self) -> None:
+        """Delete the notifications, as their callers do with what they have read."""
+        for name in {claim.reply for claim in self._claims}:
+            await self._broker.trim_replies(name, READ)
 
     async def _all(self, calls: Iterable[Awaitable[T]]) -> list[T]:
         if not self.pause_s:

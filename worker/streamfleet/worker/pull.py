@@ -125,9 +125,8 @@ class Puller:
             role, pulled = await self._pull_in_turn(rooms)
         for request in self._admission.policy.gather(pulled, self._clock.monotonic()):
             start(request)
-        if role is not Role.NONE:
-            for _ in range(STEPS_TO_ANSWER):
-                await asyncio.sleep(0)
+        for _ in range(STEPS_TO_ANSWER if role is not Role.NONE else 0):
+            await asyncio.sleep(0)
         rooms = self._rooms()
         self.credit = rooms[-1]
         metrics.CREDIT.set(self.credit)
