@@ -98,9 +98,12 @@ class Scripts:
             if pulled.role is not Role.NONE:
                 self._roles[engine] = pulled.role
                 if pulled.role is Role.WATCHER:
-                    soonest_s = 5.0 if pulled.soonest_ms is None else pulled.soonest_ms / 1000 + 0.001
-                    self.fleet.at(self.fleet.now_s + soonest_s, "timer", (engine, len(self.pull_s)))
+                    self._watch(engine, 5.0 if pulled.soonest_ms is None else pulled.soonest_ms / 1000 + 0.001)
                 return
+
+    def _watch(self, engine: Engine, seconds: float) -> None:
+        self._roles[engine] = Role.WATCHER
+        self.fleet.at(self.fleet.now_s + seconds, "timer", (engine, len(self.pull_s)))
 
     async def _wake(self) -> None:
         """Let those pull that Redis wakes, until it wakes nobody."""
@@ -117,13 +120,16 @@ class Scripts:
                 return
             lists = [self._keys.home(f"w{each.name}") for each in waiters]
             found = await self._connection.pipeline([("LPOP", key) for key in (*lists, self._keys.bench)])
-            woken = [each for each, token in zip(waiters, found[:-1], strict=True) if token]
+            woken = {each: token for each, token in zip(waiters, found[:-1], strict=True) if token}
             if found[-1]:
-                woken += [each for each in waiters if each not in woken][:1]
+                woken |= dict.fromkeys([each for each in waiters if each not in woken][:1], found[-1])
             if not woken:
                 return
-            for engine in woken:
-                await self._pull(engine, owing=True)
+            for engine, token in woken.items():
+                if token == b"watch":
+                    self._watch(engine, 5.0)
+                else:
+                    await self._pull(engine, owing=True)
 
     async def ended(self, engine: Engine, request: Request, in_time: bool) -> None:
         claim = self._claims.pop(request)

@@ -1,9 +1,9 @@
 """One shard and its workers in virtual time: calls, their cost on the server, and the waits of requests.
 
 The server does one call after the other. Workers behave as in worker/: two idle ones watch, the others wait without
-looking, and the emptiest is woken first; a full one pulls again when an outcome is written; outcomes that wait for a
-running write go together; leases are renewed four times a lease, young ones not. Pure: the same load, costs and seed
-give the same outcome.
+looking, and the emptiest is woken first, or watches without a pull where nothing waits; a full one pulls again when an
+outcome is written; outcomes that wait for a running write go together; leases are renewed four times a lease, young
+ones not. Pure: the same load, costs and seed give the same outcome.
 """
 
 from __future__ import annotations
@@ -206,13 +206,16 @@ class Shard:
         emptiest = self._emptiest()
         makes_way = emptiest is not None and self._workers[emptiest].held + FILL_STEP <= worker.held
         if self._watches < WATCHERS and not makes_way:
-            self._watches += 1
-            worker.on = "watch"
-            self._watching.append(who)
+            self._watch(who)
         else:
             worker.on = "bench"
             self._wait(who)
             self._at(now + wait_s, "bored", who, worker.sat_down)
+
+    def _watch(self, who: int) -> None:
+        self._watches += 1
+        self._workers[who].on = "watch"
+        self._watching.append(who)
 
     def _wait(self, who: int) -> None:
         worker = self._workers[who]
@@ -277,7 +280,12 @@ class Shard:
         if work_left and self._watching:
             self._wake(now, self._watching.popleft())
         emptiest = self._emptiest() if work_left or self._watches < WATCHERS else None
-        if emptiest is not None:
+        if emptiest is None:
+            return
+        if not self._waiting and self._watches + 1 == WATCHERS:
+            self._watch(emptiest)  # without a pull
+            self._serve(now, "bench")
+        else:
             self._wake(now, emptiest)
 
     def _on_bored(self, now: float, who: int, sat_down: int) -> None:

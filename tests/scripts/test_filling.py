@@ -73,6 +73,60 @@ async def test_a_watcher_that_took_work_makes_way_for_an_emptier_worker(queue: Q
     assert (await pull(small, "w2", owing=True)).role is Role.WATCHER
 
 
+async def handed_over(queue: Queue) -> Queue:
+    """The only watch goes from w1 to w2, because w1 took two more requests. Returns the queue with one watch."""
+    small = queue.with_limits(watchers=1)
+    await pull(small, "w1")
+    await pull(small, "w2", held=1)
+    await queue.command("DEL", queue.keys.home("w2"))
+    await add(queue, 2)
+    assert (await pull(small, "w1", held=1, watching=True)).role is Role.IDLE_WAITER
+    return small
+
+
+async def test_a_watch_is_handed_over_without_a_pull(queue: Queue) -> None:
+    small = await handed_over(queue)
+    assert (await queue.dump())["watch"] == [("w1", 3 - 1_000_000), ("w2", NOW + 7_000 + 2 / 4096)]
+    assert await small.broker.wait_idle(5_000, "w2") is True
+    await queue.add("high", f"{NOW}-9")
+    assert await small.broker.wait(Role.WATCHER, 5_000)
+
+
+async def test_a_watch_that_was_handed_over_to_a_dead_worker_ends(queue: Queue) -> None:
+    small = await handed_over(queue)
+    await small.at(NOW + 7_001).broker.promote()
+    assert [name for name, _ in (await queue.dump())["watch"]] == ["w1"]
+    assert await woken(queue, "w1", "bench") == ["bench"]
+
+
+async def test_who_is_to_watch_while_something_waits_pulls_first(queue: Queue) -> None:
+    """What waits may be its own before long: a request of a session that waits for another worker."""
+    small = queue.with_limits(watchers=1)
+    await queue.add("low", f"{NOW}-0", session="s")
+    (claim,) = (await pull(small, "w9", 1)).claims
+    await pull(small, "w1")
+    await pull(small, "w2")
+    await queue.complete("w9", claim.lease)
+    await queue.command("DEL", queue.keys.home("w2"))
+    await queue.add("low", f"{NOW}-1", session="s")
+    await queue.add("high", f"{NOW}-2")
+    await queue.add("high", f"{NOW}-3")
+    pulled = await pull(small, "w1", watching=True)
+    assert (len(pulled.claims), pulled.ready, pulled.role) == (2, 1, Role.IDLE_WAITER)
+    assert await small.broker.wait_idle(5_000, "w2") is False
+    assert (await pull(small, "w2", owing=True)).soonest_ms is not None
+
+
+async def test_who_is_to_watch_where_two_watches_are_free_pulls_first(queue: Queue) -> None:
+    """It wakes another one for the second."""
+    await waiting(queue, w1=0, w2=0)
+    late = queue.at(NOW + 7_001)
+    await late.pull("x9", 0)
+    assert await late.broker.wait_idle(5_000, "w1") is False
+    assert (await pull(late, "w1", owing=True)).role is Role.WATCHER
+    assert await late.broker.wait_idle(5_000, "w2") is True
+
+
 async def test_steps_are_small_while_an_idle_waiter_has_more_room(queue: Queue) -> None:
     await waiting(queue, w2=1)
     await add(queue, 10)

@@ -145,18 +145,18 @@ async def test_a_watcher_blocks_until_an_entry_comes(queue: Queue) -> None:
 async def test_an_idle_waiter_blocks_until_a_token_comes(queue: Queue) -> None:
     await roles(queue, "w1", "w2")
     await queue.command("DEL", queue.keys.bench)
-    waiting = asyncio.ensure_future(queue.broker.wait(Role.IDLE_WAITER, 5_000))
+    waiting = asyncio.ensure_future(queue.broker.wait_idle(5_000))
     await _blocked(queue)
     for number in range(2):
         await queue.add("low", f"1000-{number}")
     await queue.pull("w3", 1)
-    assert await waiting == []
+    assert await waiting is False
     assert "bench" not in await queue.dump()
 
 
 async def test_a_wait_ends_with_its_time(queue: Queue) -> None:
     assert await queue.broker.wait(Role.WATCHER, 1) == []
-    assert await queue.broker.wait(Role.IDLE_WAITER, 1) == []
+    assert await queue.broker.wait_idle(1) is False
 
 
 async def _blocked(queue: Queue) -> None:

@@ -26,24 +26,36 @@ class Redis:
     Attributes:
         happened: in order.
         pulls: what they give.
+        asked: what each pull was asked with.
+        hands_over: True if the next wait of an idle waiter makes it a watcher.
         limits: of the queue.
     """
 
     def __init__(self, *pulls: Pulled) -> None:
         self.happened: list[str] = []
-        self.pulls = list(pulls)
+        self.pulls, self.asked = list(pulls), list[dict[str, Any]]()
+        self.hands_over = False
         self.limits = QueueLimits()
         self._waiting = asyncio.Event()
 
-    async def pull(self, *_: object, **__: object) -> Pulled:
+    async def pull(self, *_: object, **asked: object) -> Pulled:
         self.happened.append("pull")
+        self.asked.append(asked)
         return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.IDLE_WAITER, 0, 0, 0)
 
-    async def wait(self, *_: object, **__: object) -> list[Hint]:
-        self.happened.append("wait")
+    async def wait(self, role: Role, *_: object) -> list[Hint]:
+        await self._wait("watch" if role is Role.WATCHER else "wait")
+        return []
+
+    async def wait_idle(self, *_: object) -> bool:
+        await self._wait("wait")
+        handed_over, self.hands_over = self.hands_over, False
+        return handed_over
+
+    async def _wait(self, what: str) -> None:
+        self.happened.append(what)
         self._waiting.clear()
         await self._waiting.wait()
-        return []
 
     async def unblock(self) -> None:
         self._waiting.set()
@@ -94,23 +106,49 @@ async def stops() -> AsyncIterator[list[Rig]]:
 async def test_a_request_starts_before_the_next_wait(stops: list[Rig], role: Role) -> None:
     redis = Redis(given(1, role))
     stops.append(Rig(redis))
-    await eventually(lambda: "wait" in redis.happened)
-    assert redis.happened == ["pull", "r-1 starts", "wait"]
+    await eventually(lambda: len(redis.happened) > 2)
+    assert redis.happened == ["pull", "r-1 starts", "watch" if role is Role.WATCHER else "wait"]
 
 
 async def test_the_next_pull_waits_for_no_start(stops: list[Rig]) -> None:
     """While Redis gives out more, what came before is on its way into the engine."""
     redis = Redis(given(1, Role.NONE), given(2, Role.WATCHER))
     stops.append(Rig(redis))
+    await eventually(lambda: "watch" in redis.happened)
+    assert redis.happened == ["pull", "pull", "r-1 starts", "r-2 starts", "watch"]
+
+
+async def test_who_is_handed_a_watch_watches_without_a_pull(stops: list[Rig]) -> None:
+    redis = Redis(given(1, Role.IDLE_WAITER))
+    redis.hands_over = True
+    stops.append(Rig(redis))
     await eventually(lambda: "wait" in redis.happened)
-    assert redis.happened == ["pull", "pull", "r-1 starts", "r-2 starts", "wait"]
+    await redis.unblock()
+    await eventually(lambda: "watch" in redis.happened)
+    await redis.unblock()
+    await eventually(lambda: redis.happened[-1] == "wait")
+    assert redis.happened == ["pull", "r-1 starts", "wait", "watch", "pull", "wait"]
+    assert [(asked["watching"], asked["owing"]) for asked in redis.asked] == [(False, False), (True, True)]
+
+
+async def test_who_is_handed_a_watch_and_has_no_room_hands_it_on(stops: list[Rig]) -> None:
+    redis = Redis(given(1, Role.IDLE_WAITER))
+    redis.hands_over = True
+    rig = Rig(redis)
+    stops.append(rig)
+    await eventually(lambda: "wait" in redis.happened)
+    rig.puller._most = 0
+    await redis.unblock()
+    await eventually(lambda: len(redis.asked) > 1)
+    assert "watch" not in redis.happened
+    assert (redis.asked[1]["watching"], redis.asked[1]["owing"]) == (True, True)
 
 
 async def test_who_is_stopped_while_a_request_starts_does_not_wait() -> None:
     redis = Redis(given(1, Role.WATCHER))
     rig = Rig(redis, Puller.stop)
     await asyncio.wait_for(rig.running, 5)
-    assert "wait" not in redis.happened
+    assert "watch" not in redis.happened
 
 
 async def test_who_may_hold_nothing_any_more_does_not_wait(stops: list[Rig]) -> None:
@@ -123,7 +161,7 @@ async def test_who_may_hold_nothing_any_more_does_not_wait(stops: list[Rig]) -> 
     stops.append(Rig(redis, die))
     await eventually(lambda: len(redis.happened) > 2)
     assert redis.happened[:3] == ["pull", "r-1 starts", "pull"], "the watch is handed on"
-    assert "wait" not in redis.happened
+    assert "watch" not in redis.happened
 
 
 async def test_nothing_is_pulled_while_room_is_made_until_it_is_there(stops: list[Rig]) -> None:

@@ -26,8 +26,8 @@ class Pulling(FleetState):
             worker.hints = await self._read()
             worker.state = "read"
         elif worker.state == "waiting" and self._woken(worker):
-            await self.queue.broker.wait(Role.IDLE_WAITER, 1_000, worker=worker.name if self._home(worker) else "")
-            worker.state, worker.called = "awake", True
+            worker.watching = await self.queue.broker.wait_idle(1_000, worker.name if self._home(worker) else "")
+            worker.state, worker.called = "watching" if worker.watching else "awake", True
         elif worker.moves:
             await self._pull(worker, step)
 

@@ -13,6 +13,24 @@ MUTANTS = (
         "filling: the emptiest watches", caught_by="filling.a_watcher_that_took_work_makes_way_for_an_emptier_worker"
     ),
     Mutant(
+        "filling: a watch that is handed over is counted",
+        "then return FILLING.watch(watch_by, other, held) end",
+        "then return end",
+        caught_by="filling.a_watch_is_handed_over_without_a_pull",
+    ),
+    Mutant(
+        "filling: no watch is handed over while something waits",
+        "FILLING.wake(arg.calm and watching",
+        "FILLING.wake(watching",
+        caught_by="filling.who_is_to_watch_while_something_waits_pulls_first",
+    ),
+    Mutant(
+        "filling: no watch is handed over while another one is free",
+        "arg.calm and watching + 1 == cfg.watchers and arg",
+        "arg.calm and arg",
+        caught_by="filling.who_is_to_watch_where_two_watches_are_free_pulls_first",
+    ),
+    Mutant(
         "filling: what has ended is not held any more",
         caught_by="filling.what_ended_while_its_worker_waits_is_not_held",
     ),
@@ -34,8 +52,8 @@ MUTANTS = (
     ),
     Mutant(
         "filling: rules that forbid a worker's list lose no wake-up",
-        "if not (other and FILLING.wake_alone(other)) then leave_token() end",
-        "if other then FILLING.wake_alone(other) else leave_token() end",
+        "if not (other and FILLING.wake_alone(other, '1')) then leave_token() end",
+        "if other then FILLING.wake_alone(other, '1') else leave_token() end",
         caught_by="filling.a_wake_up_where_rules_forbid_the_lists_of_workers_is_for_anybody",
     ),
     Mutant(

@@ -70,7 +70,7 @@ class Puller:
         self._judge = Judge(admission.times, clock.monotonic())
         self.credit = 0
         self._hints: list[Hint] = []
-        self._watching = False
+        self._watching = self._may_watch = False
         self._owing = False
         self._listens_for: tuple[Role, list[Lane]] = (Role.NONE, [])
         self._listener: asyncio.Task[None] | None = None
@@ -176,6 +176,9 @@ class Puller:
         return await self._broker.head()
 
     async def _pull_in_turn(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
+        if self._may_watch and max(rooms) > 0:
+            self._may_watch = False
+            return Role.WATCHER, []
         if self._turns is None or max(rooms) == 0:
             return await self._pull(rooms)
         async with self._turns.turn(self) as turn:
@@ -187,7 +190,7 @@ class Puller:
             return role, pulled
 
     async def _pull(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
-        hints, self._hints = self._hints, []
+        hints, self._hints, self._may_watch = self._hints, [], False
         asked_at = self._clock.monotonic()
         hit(Point.BEFORE_PULL)
         try:
@@ -255,7 +258,10 @@ class Puller:
         # frees the watch, the entries that it brought, and the wake-up for another worker.
         self._blocked = self._owing = True
         try:
-            self._hints = await self._broker.wait(role, timeout_ms, worker=self._own_list)
+            if role is Role.IDLE_WAITER:
+                self._may_watch = self._watching = await self._broker.wait_idle(timeout_ms, self._own_list)
+            else:
+                self._hints = await self._broker.wait(role, timeout_ms)
         except NotPermitted:
             if not self._own_list:
                 raise

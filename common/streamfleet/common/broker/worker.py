@@ -92,23 +92,20 @@ class WorkerBroker(HousekeepingBroker):
         waiting = zip(LANES, ranks, paused, strict=True)
         return next(((lane, rank) for lane, rank, pause in waiting if rank is not None and pause is None), None)
 
-    async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES, worker: str = "") -> list[Hint]:
+    async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull.
 
         Args:
-            role: way to wait; not `Role.NONE`.
+            role: way to wait; not `Role.NONE`, nor that of an idle waiter.
             timeout_ms: longest wait.
             lanes: lanes whose arrivals a watcher or listener hears of.
-            worker: name of an idle waiter that is also woken for what waits for it alone.
 
         Raises:
             NotPermitted: this user may not wait in that way.
         """
         timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
-        if role in (Role.IDLE_WAITER, Role.STANDBY):
-            tokens = self.keys.bench if role is Role.IDLE_WAITER else self.keys.standby
-            own = [self.keys.home(worker)] if worker and role is Role.IDLE_WAITER else []
-            await self.connection.block(timeout_ms / 1000, "BLPOP", *own, tokens, timeout_ms / 1000)
+        if role is Role.STANDBY:
+            await self._pop(timeout_ms, self.keys.standby)
             return []
         keys = [self.keys.wake, *map(self.keys.lane, lanes)]
         reply = await self._with_groups(
@@ -124,8 +121,29 @@ class WorkerBroker(HousekeepingBroker):
         }
         return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
 
+    async def wait_idle(self, timeout_ms: int, worker: str = "") -> bool:
+        """Block as an idle waiter until there may be work, or for `timeout_ms`.
+
+        Args:
+            timeout_ms: longest wait.
+            worker: its name, to be woken also for what waits for it alone.
+
+        Returns:
+            True if it is a watcher by now, and needs no pull for that.
+
+        Raises:
+            NotPermitted: this user may not wait by that name.
+        """
+        own = [self.keys.home(worker)] if worker else []
+        return await self._pop(max(timeout_ms, 2), *own, self.keys.bench) == b"watch"
+
+    async def _pop(self, timeout_ms: int, *tokens: str) -> bytes | None:
+        words = ("BLPOP", *tokens, timeout_ms / 1000)
+        found: list[bytes] | None = await self.connection.block(timeout_ms / 1000, *words)
+        return found[1] if found else None
+
     async def unblock(self) -> None:
-        """End a `wait` in progress; an entry that is just being delivered is still returned by it."""
+        """End a wait in progress; an entry that is just being delivered is still returned by it."""
         await self.connection.unblock()
 
     async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:

@@ -43,6 +43,7 @@ local ready, soonest
 local at_home = homing()
 if at_home then ready, soonest = at_home.left(waiting, arg, #claims) end
 local left = sum(waiting)
+arg.calm = (ready or left) == 0
 local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
 if at_home then at_home.done(arg, role, #claims) end
 if next(arrived) then arrived = {} end   -- entries may be large, and the next call may be far

@@ -435,7 +435,7 @@ function AFFINITY.add_index(h)
       if number ~= h.mine and waits == WAITS then
         local watch = call('ZSCORE', WATCH, worker)
         -- @guard affinity: a home is woken for what comes to it
-        if watch and tonumber(watch) >= now_ms() then wake_watcher() else FILLING.wake_alone(worker) end
+        if watch and tonumber(watch) >= now_ms() then wake_watcher() else FILLING.wake_alone(worker, '1') end
         note(number, last, WOKEN, worker)
       end
     end

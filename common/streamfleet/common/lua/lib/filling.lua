@@ -30,9 +30,10 @@ function FILLING.makes_way(arg, got)
   return other and arg.start and held + FILLING.step <= arg.held + got
 end
 
-function FILLING.watch(arg, got)
-  local part = arg.start and math.min(1 + arg.held + got, 4095) * FILLING.part or 0
-  call('ZADD', WATCH, now_ms() + arg.watch_ms + part, arg.worker)
+-- `held`: requests that the worker has, false for one without a list of its own.
+function FILLING.watch(arg, worker, held)
+  local part = held and math.min(1 + held, 4095) * FILLING.part or 0
+  call('ZADD', WATCH, now_ms() + arg.watch_ms + part, worker)
 end
 
 -- The worker becomes an idle waiter. One without a list of its own is not known.
@@ -51,17 +52,19 @@ end
 
 -- Wakes one worker by the list that it waits at beside the common bench. The key is not declared, as that of the standby
 -- list. Returns false if the worker has not come for an earlier token, or access rules of an earlier release forbid the list.
-function FILLING.wake_alone(worker)
+function FILLING.wake_alone(worker, token)
   local key = cfg.prefix .. 'home:' .. worker
-  if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, '1')) ~= 'number' then return false end
+  if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, token)) ~= 'number' then return false end
   redis.pcall('PEXPIRE', key, 60000)
   return true
 end
 
--- Wakes the emptiest idle waiter; the one that waits for longest if that one does not come, or none is known.
-function FILLING.wake()
-  local other = FILLING.emptiest()
+-- Wakes the emptiest idle waiter; the one that waits for longest if that one does not come, or none is known. With
+-- `watch_by` it has nothing to do but to watch, and so it watches at once, without a pull: these are the wishes of a pull.
+function FILLING.wake(watch_by)
+  local other, held = FILLING.emptiest()
+  if watch_by and other and FILLING.wake_alone(other, 'watch') then return FILLING.watch(watch_by, other, held) end
   -- @guard filling: who was woken counts as having taken its part
   if other then call('ZADD', WATCH, 'XX', 'INCR', FILLING.step, other) end
-  if not (other and FILLING.wake_alone(other)) then leave_token() end
+  if not (other and FILLING.wake_alone(other, '1')) then leave_token() end
 end

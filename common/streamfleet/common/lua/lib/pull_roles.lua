@@ -22,7 +22,7 @@ local function leave_seat(worker, now)
 end
 
 -- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its
--- end; `moved`: true if anything changed. Returns the role.
+-- end; `moved`: true if anything changed; `arg.calm`: true if nothing waits, taken or not. Returns the role.
 local function assign_role(arg, waiting, ready, got, cut, moved, now)
   local role, watching, listening, free, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, 0, nil
   local open, urgent = 0, 0
@@ -38,7 +38,7 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
       -- @guard filling: the emptiest watches
       if FILLING.makes_way(arg, got) then watches = false end
       if watches then
-        FILLING.watch(arg, got)
+        FILLING.watch(arg, arg.worker, arg.start and arg.held + got)
         role, watching = 1, watching + 1
       else
         FILLING.wait(arg, got)
@@ -63,7 +63,10 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
   local passes_on = urgent > 0 and (moved or arg.owing and arg.n == 0)
   -- @guard pull: a watcher woken for work left behind
   if ready > 0 and owing and watching > 0 or passes_on and listening > 0 then wake_watcher() end
-  if (ready > 0 and owing) or watching < cfg.watchers then FILLING.wake() end
+  if (ready > 0 and owing) or watching < cfg.watchers then
+    -- Who has not pulled knows of nothing that waits, and wakes nobody for another free watch.
+    FILLING.wake(arg.calm and watching + 1 == cfg.watchers and arg)
+  end
   -- @guard roles: somebody else with room for urgent work takes over
   if mixed and (passes_on or watching + listening == 0) then leave_standby_token() end
   return role
