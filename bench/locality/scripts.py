@@ -20,6 +20,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Status
+from streamfleet.worker.pull import HANDED_MS
 from tests.broker import Broker
 
 LANE, SYSTEM_BYTES = "normal", 1_100
@@ -40,6 +41,7 @@ class Scripts:
         self._requests: dict[str, Request] = {}
         self._claims: dict[Request, Claim] = {}
         self._roles: dict[Engine, Role] = {}
+        self._pulled_ms: dict[Engine, int] = {}
         self._arrived = False
         self.sent_count = 0
         self.pull_s: list[float] = []
@@ -88,6 +90,7 @@ class Scripts:
                 home=Home(str(engine.life), len(engine.held)),
             )  # fmt: skip
             self.pull_s.append(time.perf_counter() - began)
+            self._pulled_ms[engine] = pulled.now_ms
             watching = owing = False
             for claim in pulled.claims:
                 request = self._requests[claim.lease.request_id]
@@ -126,8 +129,8 @@ class Scripts:
             if not woken:
                 return
             for engine, token in woken.items():
-                if token == b"watch":
-                    self._watch(engine, 5.0)
+                if token.startswith(b"watch ") and int(token[6:]) > self._pulled_ms.get(engine, 0):
+                    self._watch(engine, HANDED_MS / 1000)
                 else:
                     await self._pull(engine, owing=True)
 

@@ -74,6 +74,13 @@ async def test_an_id_that_nobody_knows_is_cancelled_ahead(queue: Queue) -> None:
     assert (await queue.dump())["counts"] == {"staged": "1", "cancelled": "1"}
 
 
+async def test_the_result_of_a_cancelled_request_does_not_come_with_its_notification(queue: Queue) -> None:
+    """Fields of its entry are added to it."""
+    await queue.broker.enqueue([submission("r1", reply="me")])
+    assert await queue.broker.cancel("r1")
+    assert (await queue.broker.read_replies("me", "0-0", 1))[1] == [("r1", None)]
+
+
 async def test_a_request_without_an_id_is_cancelled_by_the_name_it_got(queue: Queue) -> None:
     await queue.add("high", "1000-0", reply="me")
     assert await queue.broker.cancel("high:1000-0")

@@ -205,7 +205,7 @@ async def test_a_reply_stream_is_bounded(queue: Queue) -> None:
 async def test_a_small_result_comes_with_its_notification(queue: Queue) -> None:
     await finish(queue, "x" * 4_000)
     stored = mapping(await queue.command("HGETALL", queue.keys.result("r1")))
-    del stored[b"notified:me"]
+    del stored[b"notified:me"], stored[b"id"]
     assert await told(queue) == [("r1", stored)]
 
 
@@ -214,14 +214,23 @@ async def test_a_result_of_over_four_kib_does_not_come_along(queue: Queue) -> No
     assert await told(queue) == [("r1", None)]
 
 
-async def test_no_result_comes_behind_a_thousand_notifications(queue: Queue) -> None:
-    """998 that nobody has read, and another one of the same call."""
-    last = await notify(queue, 998)
+async def test_no_result_comes_behind_two_hundred_notifications(queue: Queue) -> None:
+    """198 that nobody has read, and another one of the same call."""
+    last = await notify(queue, 198)
     leases = [await queue.running("high", f"1000-{number}", id=f"r{number}", reply="me") for number in range(3)]
     await queue.broker.complete(
         "w1", [Completion(lease, Status.SUCCEEDED, {"finished_ms": "7"}, "me") for lease in leases]
     )
     assert [fields is not None for _, fields in await told(queue, last)] == [True, True, False]
+
+
+async def test_a_reply_stream_lives_from_its_first_notification_on(queue: Queue) -> None:
+    """Longer, and a result would stay in it for longer than it is kept."""
+    await finish(queue, "x")
+    await queue.command("PEXPIRE", queue.keys.reply("me"), 5_000)
+    lease = await queue.running("high", "1000-1", id="r2", reply="me")
+    await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {}, "me")])
+    assert 0 < await queue.command("PTTL", queue.keys.reply("me")) <= 5_000
 
 
 async def test_read_notifications_are_deleted(queue: Queue) -> None:
@@ -232,7 +241,7 @@ async def test_read_notifications_are_deleted(queue: Queue) -> None:
 async def finish(queue: Queue, response: str) -> None:
     """Run the request `r1` of the caller `me` to this response."""
     lease = await queue.running("high", "1000-0", id="r1", reply="me")
-    values = {"finished_ms": "7", "response": response}
+    values = {"finished_ms": "7", "response": response, "id": "another"}
     await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, values, "me")])
 
 

@@ -86,15 +86,21 @@ async def handed_over(queue: Queue) -> Queue:
 
 async def test_a_watch_is_handed_over_without_a_pull(queue: Queue) -> None:
     small = await handed_over(queue)
-    assert (await queue.dump())["watch"] == [("w1", 3 - 1_000_000), ("w2", NOW + 7_000 + 2 / 4096)]
-    assert await small.broker.wait_idle(5_000, "w2") is True
+    assert (await queue.dump())["watch"] == [("w1", 3 - 1_000_000), ("w2", NOW + 1_500 + 2 / 4096)]
+    assert await small.broker.wait_idle(5_000, "w2", NOW - 1) is True
     await queue.add("high", f"{NOW}-9")
     assert await small.broker.wait(Role.WATCHER, 5_000)
 
 
+async def test_a_watch_that_was_handed_over_before_a_pull_is_a_wake_up(queue: Queue) -> None:
+    small = await handed_over(queue)
+    pulled = await pull(small, "w2", held=1)
+    assert await small.broker.wait_idle(5_000, "w2", pulled.now_ms) is False
+
+
 async def test_a_watch_that_was_handed_over_to_a_dead_worker_ends(queue: Queue) -> None:
     small = await handed_over(queue)
-    await small.at(NOW + 7_001).broker.promote()
+    await small.at(NOW + 1_501).broker.promote()
     assert [name for name, _ in (await queue.dump())["watch"]] == ["w1"]
     assert await woken(queue, "w1", "bench") == ["bench"]
 
@@ -113,7 +119,7 @@ async def test_who_is_to_watch_while_something_waits_pulls_first(queue: Queue) -
     await queue.add("high", f"{NOW}-3")
     pulled = await pull(small, "w1", watching=True)
     assert (len(pulled.claims), pulled.ready, pulled.role) == (2, 1, Role.IDLE_WAITER)
-    assert await small.broker.wait_idle(5_000, "w2") is False
+    assert await small.broker.wait_idle(5_000, "w2", 1) is False
     assert (await pull(small, "w2", owing=True)).soonest_ms is not None
 
 
@@ -122,9 +128,9 @@ async def test_who_is_to_watch_where_two_watches_are_free_pulls_first(queue: Que
     await waiting(queue, w1=0, w2=0)
     late = queue.at(NOW + 7_001)
     await late.pull("x9", 0)
-    assert await late.broker.wait_idle(5_000, "w1") is False
+    assert await late.broker.wait_idle(5_000, "w1", 1) is False
     assert (await pull(late, "w1", owing=True)).role is Role.WATCHER
-    assert await late.broker.wait_idle(5_000, "w2") is True
+    assert await late.broker.wait_idle(5_000, "w2", 1) is True
 
 
 async def test_steps_are_small_while_an_idle_waiter_has_more_room(queue: Queue) -> None:

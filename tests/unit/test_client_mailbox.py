@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.broker.producer import Notifications
+from streamfleet.common.broker.producer import READ_AT_ONCE, Notifications
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.limits import QueueLimits
@@ -18,6 +18,10 @@ from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.mailbox import Mailbox
 from tests.broker import Broker
 from tests.waiting import eventually
+
+
+ALONG = {b"status": b"succeeded", b"finished_ms": b"3", b"response": b'{"x": 1}'}
+"""A result that comes with its notification."""
 
 
 class Redis:
@@ -136,15 +140,36 @@ async def test_a_notified_result_is_asked_for_once(redis: Redis) -> None:
 
 
 async def test_a_result_that_comes_with_its_notification_is_not_asked_for(redis: Redis) -> None:
-    redis.along["r"] = {b"status": b"succeeded", b"finished_ms": b"3", b"response": b'{"x": 1}'}
     waiting = [asyncio.create_task(redis.handle(name).result(timeout=10)) for name in ("r", "s")]
+    await redis.tell("other")
+    redis.along["r"] = ALONG
     await redis.tell("r", "s")
     first, second = await asyncio.gather(*waiting)
     assert (first.response, second.response) == ({"x": 1}, None)
     assert redis.asked == [["s"]]
 
 
-@pytest.mark.parametrize("refusal", [None, BrokerUnavailable("gone"), NotPermitted("no rights")])
+@pytest.mark.parametrize("at_first", [True, False], ids=["at first", "after an outage"])
+async def test_an_old_notification_brings_no_result(redis: Redis, at_first: bool) -> None:
+    """Its request may have been requeued since, so that the result that came along is none any more."""
+    if not at_first:
+        early = asyncio.create_task(redis.handle("early").result(timeout=10))
+        await redis.tell("early")
+        await early
+        await redis.told.put(BrokerUnavailable("gone"))
+        await eventually(redis.told.empty)
+    waiting = asyncio.create_task(redis.handle("r").result(timeout=10))
+    redis.along["r"] = ALONG
+    for read in (["other"] * (READ_AT_ONCE - 1) + ["r"], ["r"]):
+        await redis.told.put(read)
+        await eventually(lambda: redis.asked[-1:] == [["r"]])
+        redis.asked.clear()
+    assert not waiting.done()
+    await redis.told.put(["r"])
+    assert (await waiting).response == {"x": 1}, "a new one does"
+
+
+@pytest.mark.parametrize("refusal", [None, BrokerUnavailable("gone"), RuntimeError("WRONGTYPE"), NotPermitted("no")])
 async def test_read_notifications_are_deleted_a_hundred_at_a_time(redis: Redis, refusal: Exception | None) -> None:
     redis.may_not_trim = refusal
     waiting = asyncio.create_task(redis.handle("r").result(timeout=10))

@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from streamfleet.common.broker.producer import Notifications, ProducerBroker
+from streamfleet.common.broker.producer import READ_AT_ONCE, Notifications, ProducerBroker
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import (
     BrokerUnavailable,
@@ -76,7 +76,7 @@ class Mailbox:
         self._closed = False
         self._may_end = True
         self._may_ask = True
-        self._may_trim = True
+        self._may_trim = self._behind = True
         self._untrimmed = 0
 
     def slot(self, request_id: str, generation: int | None = None, entry: str = "") -> Slot:
@@ -165,7 +165,7 @@ class Mailbox:
             await self._broker.delete_replies(self.name)
 
     def _start(self) -> None:
-        self._started = True
+        self._started = self._behind = True
         self.generation += 1
         self._reconnected = self.generation  # earlier requests may have been lost while the mailbox did not read
         for name, loop in (("read", self._read_forever), ("poll", self._poll_forever)):
@@ -195,12 +195,13 @@ class Mailbox:
         while True:
             self._position, ended = await self._patiently(self._read)
             if self._lost or self._moves != self._broker.connection.moves:
-                self._lost, self._moves = False, self._broker.connection.moves
+                self._lost, self._behind, self._moves = False, True, self._broker.connection.moves
                 self.generation += 1
                 self._missed = self._reconnected = self.generation
                 self._slots.poll_all(self._now())
                 self._replan.set()
             await self._notified(ended)
+            self._behind = self._behind and len(ended) == READ_AT_ONCE
             self._untrimmed += len(ended)
             if self._untrimmed >= TRIM_AFTER and self._may_trim:
                 await self._trim()
@@ -217,8 +218,8 @@ class Mailbox:
             await self._broker.trim_replies(self.name, self._position)
         except NotPermitted:  # access rules of an older release; the stream has an upper bound of its own
             self._may_trim = False
-        except BrokerUnavailable:
-            pass  # the next read finds out
+        except Exception as error:  # noqa: BLE001 - a damaged key must not end the reading; the next read finds out
+            log.debug("notifications_not_trimmed", error=str(error))
 
     async def _notified(self, ended: Notifications) -> None:
         wanted: list[Slot] = []
@@ -231,7 +232,7 @@ class Mailbox:
             slot.ended = True
             if self._slots.waiting(request_id) is None:
                 continue
-            if fields is None:
+            if fields is None or self._behind:  # an old notification: its request may have been requeued since
                 wanted.append(slot)
             else:
                 self._deliver(slot, decode_result(request_id, fields))

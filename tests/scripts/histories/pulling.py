@@ -26,7 +26,8 @@ class Pulling(FleetState):
             worker.hints = await self._read()
             worker.state = "read"
         elif worker.state == "waiting" and self._woken(worker):
-            worker.watching = await self.queue.broker.wait_idle(1_000, worker.name if self._home(worker) else "")
+            name = worker.name if self._home(worker) else ""
+            worker.watching = await self.queue.broker.wait_idle(1_000, name, worker.pulled_ms)
             worker.state, worker.called = "watching" if worker.watching else "awake", True
         elif worker.moves:
             await self._pull(worker, step)
@@ -81,6 +82,7 @@ class Pulling(FleetState):
         worker.leases = [lease for lease in worker.leases if lease not in new] + new
         self.aged -= {claim.lease.entry for claim in pulled.claims}
         worker.hints, worker.watching, worker.called = [], pulled.role is Role.WATCHER, False
+        worker.pulled_ms = pulled.now_ms - 1
         self.dead_watches.pop(worker.name, None)
         worker.state = {Role.NONE: "awake", Role.WATCHER: "watching", Role.IDLE_WAITER: "waiting"}[pulled.role]
 

@@ -35,6 +35,8 @@ class Worker:
     called: bool = False
     """True if it took a token of the idle waiters, and has not pulled since."""
     watching: bool = False
+    pulled_ms: int = 0
+    """A ms before its last pull, because a token of the same ms would be taken for one from before it."""
     start: str = field(default_factory=lambda: str(next(_STARTS)))
     """Each start of a worker has a prefix cache of its own."""
     hints: list[Hint] = field(default_factory=list)

@@ -67,15 +67,34 @@ MUTANTS = (
     ),
     Mutant(
         "notification: no result behind many",
-        "values and told[key] > 0",
+        "values and room > 0",
         "values",
-        "complete.no_result_comes_behind_a_thousand_notifications",
+        "complete.no_result_comes_behind_two_hundred_notifications",
+    ),
+    Mutant(
+        "notification: none of a result to which more is added",
+        "status ~= 'cancelled' and values or nil",
+        "values",
+        "cancel.the_result_of_a_cancelled_request_does_not_come_with_its_notification",
+    ),
+    Mutant(
+        "notification: a result's field `id` is not the request's",
+        "values[n + 1], values[n + 2] = 'id', request_id   -- the last of a name counts\n"
+        "    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))",
+        "tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, unpack(values, 1, n))",
+        "complete.a_small_result_comes_with_its_notification",
+    ),
+    Mutant(
+        "notification: results do not outlive their time in a reply stream",
+        "if length and (type(length) ~= 'number' or length == 0) then",
+        "if length then",
+        "complete.a_reply_stream_lives_from_its_first_notification_on",
     ),
     Mutant(
         "notification: those of the same call count",
-        "told[key] = told[key] - 1",
-        "",
-        "complete.no_result_comes_behind_a_thousand_notifications",
+        "told[key] = room - 1",
+        "told[key] = room",
+        "complete.no_result_comes_behind_two_hundred_notifications",
     ),
     Mutant(
         "publish: a refused notification is not remembered as told",
@@ -105,7 +124,11 @@ MUTANTS = (
         0,
     ),
     Mutant(
-        "publish: somebody is told", "pcall(tell_reply, reply, request_id, status, values, n + 2)", "true", HISTORY, 0
+        "publish: somebody is told",
+        "pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)",
+        "true",
+        HISTORY,
+        0,
     ),
     Mutant("publish: results expire"),
     Mutant("remove: the pending row goes"),

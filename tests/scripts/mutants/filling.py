@@ -14,9 +14,15 @@ MUTANTS = (
     ),
     Mutant(
         "filling: a watch that is handed over is counted",
-        "then return FILLING.watch(watch_by, other, held) end",
-        "then return end",
+        "return FILLING.watch(other, held, 1500)",
+        "return",
         caught_by="filling.a_watch_is_handed_over_without_a_pull",
+    ),
+    Mutant(
+        "filling: a dead worker does not watch for long",
+        "FILLING.watch(other, held, 1500)",
+        "FILLING.watch(other, held, 7000)",
+        caught_by="filling.a_watch_that_was_handed_over_to_a_dead_worker_ends",
     ),
     Mutant(
         "filling: no watch is handed over while something waits",
@@ -26,8 +32,8 @@ MUTANTS = (
     ),
     Mutant(
         "filling: no watch is handed over while another one is free",
-        "arg.calm and watching + 1 == cfg.watchers and arg",
-        "arg.calm and arg",
+        "arg.calm and watching + 1 == cfg.watchers",
+        "arg.calm",
         caught_by="filling.who_is_to_watch_where_two_watches_are_free_pulls_first",
     ),
     Mutant(

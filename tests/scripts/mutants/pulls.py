@@ -348,8 +348,7 @@ MUTANTS = (
         "pull: a token for work left behind",
         "if (ready > 0 and owing) or watching < cfg.watchers then\n",
         "if watching < cfg.watchers then\n",
-        HISTORY,
-        39,
+        "filling.of_the_idle_waiters_the_emptiest_is_woken_first",
     ),
     Mutant(
         "pull: a token for an empty watch",

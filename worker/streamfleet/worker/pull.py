@@ -34,9 +34,10 @@ IDLE_WAITER_MS = 40_000  # idle waiters are woken; five hundred of them must not
 WATCHER_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
+HANDED_MS = 1_000  # a watch that was handed over ends soon, because its worker may be dead
 STEPS_TO_ANSWER = 3
-"""Event-loop ticks to yield before the next wait is sent, which takes as long as a request takes to the engine and a
-result that is there at once to Redis."""
+"""Event-loop ticks to yield before the next wait is sent: by then a new request has gone to the engine, and its result, if
+that was there at once, to Redis."""
 KEPT_S = 2.0
 LOOK_AGAIN_S = 1.0  # while room is made for a large request, a smaller and more urgent one may come
 
@@ -78,6 +79,7 @@ class Puller:
         self._own_list = worker
         self._start = uuid.uuid4().hex[:12]  # its prefix cache is empty
         self._soonest_ms: int | None = None
+        self._pulled_ms = 0
         self._most: int | None = None
         self._look_again_at = 0.0
         self._stopping = False
@@ -177,7 +179,7 @@ class Puller:
 
     async def _pull_in_turn(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
         if self._may_watch and max(rooms) > 0:
-            self._may_watch = False
+            self._may_watch, self._soonest_ms = False, HANDED_MS
             return Role.WATCHER, []
         if self._turns is None or max(rooms) == 0:
             return await self._pull(rooms)
@@ -214,6 +216,7 @@ class Puller:
             raise
         hit(Point.AFTER_PULL)
         self._judge.pulled(pulled.ready, pulled.dropped, asked_at)
+        self._pulled_ms = pulled.now_ms
         self._watching = pulled.role is Role.WATCHER
         self._soonest_ms = pulled.soonest_ms if self._watching else None
         self._owing = self._watching or bool(self._hints)
@@ -259,7 +262,8 @@ class Puller:
         self._blocked = self._owing = True
         try:
             if role is Role.IDLE_WAITER:
-                self._may_watch = self._watching = await self._broker.wait_idle(timeout_ms, self._own_list)
+                handed_over = await self._broker.wait_idle(timeout_ms, self._own_list, self._pulled_ms)
+                self._may_watch = self._watching = handed_over
             else:
                 self._hints = await self._broker.wait(role, timeout_ms)
         except NotPermitted:

@@ -28,6 +28,8 @@ _CODES = {code.value: code for code in EnqueueCode}
 Entries = list[tuple[str, dict[bytes, bytes]]]
 Notifications = list[tuple[str, dict[bytes, bytes] | None]]
 """Ids of requests that ended, each with the fields of its result if they came along."""
+READ_AT_ONCE = 1_000
+"""Most notifications of one read."""
 IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
@@ -136,7 +138,7 @@ class ProducerBroker(ClientBroker):
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, Notifications]:
         """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and them."""
-        words = ("XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.keys.reply(client), last_id)
+        words = ("XREAD", "COUNT", READ_AT_ONCE, "BLOCK", block_ms, "STREAMS", self.keys.reply(client), last_id)
         ended: Notifications = []
         for _, found in streams(await self.connection.block(block_ms / 1000, *words)):
             for stream_id, fields in found:
@@ -147,7 +149,7 @@ class ProducerBroker(ClientBroker):
 
     async def trim_replies(self, client: str, last_id: str) -> None:
         """Delete about all notifications before this one, so that a client's reply stream stays small."""
-        await self.connection.command("XTRIM", self.keys.reply(client), "MINID", "~", last_id)
+        await self.connection.command_once("XTRIM", self.keys.reply(client), "MINID", "~", last_id)
 
     async def delete_replies(self, client: str) -> None:
         """Delete a client's reply stream when the client leaves, also after its connection was shut.

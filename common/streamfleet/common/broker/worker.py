@@ -121,21 +121,23 @@ class WorkerBroker(HousekeepingBroker):
         }
         return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
 
-    async def wait_idle(self, timeout_ms: int, worker: str = "") -> bool:
+    async def wait_idle(self, timeout_ms: int, worker: str = "", pulled_ms: int = 0) -> bool:
         """Block as an idle waiter until there may be work, or for `timeout_ms`.
 
         Args:
             timeout_ms: longest wait.
             worker: its name, to be woken also for what waits for it alone.
+            pulled_ms: `Pulled.now_ms` of its last pull.
 
         Returns:
-            True if it is a watcher by now, and needs no pull for that.
+            True if it was made a watcher since that pull, and needs no pull to watch.
 
         Raises:
             NotPermitted: this user may not wait by that name.
         """
         own = [self.keys.home(worker)] if worker else []
-        return await self._pop(max(timeout_ms, 2), *own, self.keys.bench) == b"watch"
+        token = await self._pop(max(timeout_ms, 2), *own, self.keys.bench) or b""
+        return token.startswith(b"watch ") and number(token[6:]) > pulled_ms
 
     async def _pop(self, timeout_ms: int, *tokens: str) -> bytes | None:
         words = ("BLPOP", *tokens, timeout_ms / 1000)

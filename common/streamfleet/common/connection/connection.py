@@ -100,6 +100,10 @@ class Connection:
         """
         return await self._patiently(lambda clients: clients.commands.send(*words))
 
+    async def command_once(self, *words: Any) -> Any:
+        """Send one command without retries. Raises like `command`."""
+        return await self._once(lambda clients: clients.commands.send(*words))
+
     async def pipeline(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send several commands in one round trip; replies in the same order. Raises like `command`."""
         return await self._patiently(lambda clients: clients.commands.send_all(commands))

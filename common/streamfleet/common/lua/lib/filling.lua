@@ -30,10 +30,10 @@ function FILLING.makes_way(arg, got)
   return other and arg.start and held + FILLING.step <= arg.held + got
 end
 
--- `held`: requests that the worker has, false for one without a list of its own.
-function FILLING.watch(arg, worker, held)
+-- The worker watches for so long, ms. `held`: requests that it has, false for one without a list of its own.
+function FILLING.watch(worker, held, life)
   local part = held and math.min(1 + held, 4095) * FILLING.part or 0
-  call('ZADD', WATCH, now_ms() + arg.watch_ms + part, worker)
+  call('ZADD', WATCH, now_ms() + life + part, worker)
 end
 
 -- The worker becomes an idle waiter. One without a list of its own is not known.
@@ -60,10 +60,13 @@ function FILLING.wake_alone(worker, token)
 end
 
 -- Wakes the emptiest idle waiter; the one that waits for longest if that one does not come, or none is known. With
--- `watch_by` it has nothing to do but to watch, and so it watches at once, without a pull: these are the wishes of a pull.
-function FILLING.wake(watch_by)
+-- `to_watch` there is nothing to pull, and so it watches at once: for a short time, because it may be dead. The token says
+-- when, so that a worker which has pulled since does not take it for more than a wake-up.
+function FILLING.wake(to_watch)
   local other, held = FILLING.emptiest()
-  if watch_by and other and FILLING.wake_alone(other, 'watch') then return FILLING.watch(watch_by, other, held) end
+  if to_watch and other and FILLING.wake_alone(other, string.format('watch %.0f', now_ms())) then
+    return FILLING.watch(other, held, 1500)
+  end
   -- @guard filling: who was woken counts as having taken its part
   if other then call('ZADD', WATCH, 'XX', 'INCR', FILLING.step, other) end
   if not (other and FILLING.wake_alone(other, '1')) then leave_token() end

@@ -38,7 +38,7 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
       -- @guard filling: the emptiest watches
       if FILLING.makes_way(arg, got) then watches = false end
       if watches then
-        FILLING.watch(arg, arg.worker, arg.start and arg.held + got)
+        FILLING.watch(arg.worker, arg.start and arg.held + got, arg.watch_ms)
         role, watching = 1, watching + 1
       else
         FILLING.wait(arg, got)
@@ -64,8 +64,8 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
   -- @guard pull: a watcher woken for work left behind
   if ready > 0 and owing and watching > 0 or passes_on and listening > 0 then wake_watcher() end
   if (ready > 0 and owing) or watching < cfg.watchers then
-    -- Who has not pulled knows of nothing that waits, and wakes nobody for another free watch.
-    FILLING.wake(arg.calm and watching + 1 == cfg.watchers and arg)
+    -- A worker that watches without a pull could wake nobody for a second free watch.
+    FILLING.wake(arg.calm and watching + 1 == cfg.watchers)
   end
   -- @guard roles: somebody else with room for urgent work takes over
   if mixed and (passes_on or watching + listening == 0) then leave_standby_token() end

@@ -62,23 +62,25 @@ local function deadline_error(where)
   return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
 end
 
--- A result of up to 4 KiB goes with its notification, which spares its reader a call; but not behind 1,000 others,
--- because a reply stream that nobody reads must stay small. `values`, n in number, end with the status.
+-- A result of up to 4 KiB goes with its notification, which spares its reader a call; but not behind 200 others, because
+-- a reply stream that nobody reads must stay small. `values`, n in number, end with the status; nil if none is to go along.
+-- A stream lives as long as a result from its first entry on: no result stays in it for longer than it is kept.
 local function tell_reply(reply, request_id, status, values, n)
   local key = cfg.prefix .. 'reply:' .. reply
-  local first, bytes = not told[key], 0
-  if first then
-    local length = redis.pcall('XLEN', key)   -- not a number if this user may not run XLEN, or the key has another type
-    told[key] = type(length) == 'number' and 1000 - length or 0
+  local room, length, bytes = told[key], nil, 0
+  if not room then
+    length = redis.pcall('XLEN', key)   -- not a number if this user may not run XLEN, or the key has another type
+    room = type(length) == 'number' and 200 - length or 0
   end
-  for i = 2, n or 0, 2 do bytes = bytes + string.len(values[i]) end
-  if values and told[key] > 0 and bytes <= 4096 then
-    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, unpack(values, 1, n))
+  for i = 2, values and n or 0, 2 do bytes = bytes + string.len(values[i]) end
+  if values and room > 0 and bytes <= 4096 then
+    values[n + 1], values[n + 2] = 'id', request_id   -- the last of a name counts
+    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))
   else
     tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
   end
-  told[key] = told[key] - 1
-  if first then call('PEXPIRE', key, cfg.result_ttl_ms) end
+  if length and (type(length) ~= 'number' or length == 0) then call('PEXPIRE', key, cfg.result_ttl_ms) end
+  told[key] = room - 1
 end
 
 -- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
@@ -122,7 +124,8 @@ local function publish_pairs(request_id, status, values, n, reply, tokens, new, 
   call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
   if mark then
-    local ok, refusal = pcall(tell_reply, reply, request_id, status, values, n + 2)
+    -- More may be added to the result of a cancelled request.
+    local ok, refusal = pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)
     if not ok then
       -- @guard publish: a refused notification is not remembered as told
       call('HSET', key, mark, '0')   -- what was refused is told later
