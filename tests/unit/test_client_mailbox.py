@@ -19,7 +19,6 @@ from streamfleet.producer.mailbox import Mailbox
 from tests.broker import Broker
 from tests.waiting import eventually
 
-
 ALONG = {b"status": b"succeeded", b"finished_ms": b"3", b"response": b'{"x": 1}'}
 """A result that comes with its notification."""
 

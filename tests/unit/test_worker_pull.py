@@ -13,7 +13,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from streamfleet.worker.pull import LOOK_AGAIN_S, Puller
+from streamfleet.worker.pull import HANDED_MS, IDLE_WAITER_MS, LOOK_AGAIN_S, Puller
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
@@ -28,13 +28,14 @@ class Redis:
         pulls: what they give.
         asked: what each pull was asked with.
         hands_over: True if the next wait of an idle waiter makes it a watcher.
+        waits: time-out of each wait, ms; and of an idle waiter's also the time of its last pull, epoch ms.
         limits: of the queue.
     """
 
     def __init__(self, *pulls: Pulled) -> None:
         self.happened: list[str] = []
         self.pulls, self.asked = list(pulls), list[dict[str, Any]]()
-        self.hands_over = False
+        self.hands_over, self.waits = False, list[tuple[int, ...]]()
         self.limits = QueueLimits()
         self._waiting = asyncio.Event()
 
@@ -43,11 +44,13 @@ class Redis:
         self.asked.append(asked)
         return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.IDLE_WAITER, 0, 0, 0)
 
-    async def wait(self, role: Role, *_: object) -> list[Hint]:
+    async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
+        self.waits.append((timeout_ms,))
         await self._wait("watch" if role is Role.WATCHER else "wait")
         return []
 
-    async def wait_idle(self, *_: object) -> bool:
+    async def wait_idle(self, timeout_ms: int, _: str, pulled_ms: int) -> bool:
+        self.waits.append((timeout_ms, pulled_ms))
         await self._wait("wait")
         handed_over, self.hands_over = self.hands_over, False
         return handed_over
@@ -129,6 +132,7 @@ async def test_who_is_handed_a_watch_watches_without_a_pull(stops: list[Rig]) ->
     await eventually(lambda: redis.happened[-1] == "wait")
     assert redis.happened == ["pull", "r-1 starts", "wait", "watch", "pull", "wait"]
     assert [(asked["watching"], asked["owing"]) for asked in redis.asked] == [(False, False), (True, True)]
+    assert redis.waits == [(IDLE_WAITER_MS, 1_000_000), (HANDED_MS + 1,), (IDLE_WAITER_MS, 0)]
 
 
 async def test_who_is_handed_a_watch_and_has_no_room_hands_it_on(stops: list[Rig]) -> None:

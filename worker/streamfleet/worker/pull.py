@@ -36,8 +36,8 @@ RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
 HANDED_MS = 1_000  # a watch that was handed over ends soon, because its worker may be dead
 STEPS_TO_ANSWER = 3
-"""Event-loop ticks to yield before the next wait is sent: by then a new request has gone to the engine, and its result, if
-that was there at once, to Redis."""
+"""Event-loop ticks to yield before the next wait is sent: by then a new request has gone to the engine, and its result,
+if that was there at once, to Redis."""
 KEPT_S = 2.0
 LOOK_AGAIN_S = 1.0  # while room is made for a large request, a smaller and more urgent one may come
 
