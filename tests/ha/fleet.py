@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from streamfleet.common.settings import QueueSettings, load
-from streamfleet.producer import Client, mailbox
+from streamfleet.producer import Client
 from tests.broker import Broker
 from tests.ha.judge import Verdict, judge
 from tests.ha.traffic import Log, Traffic
@@ -66,8 +65,8 @@ class Scene:
 async def users_on(url: str, replicas: int = 0, users: int = USERS) -> AsyncIterator[Scene]:
     """Users who enqueue and wait; when the context ends, they finish, and everything is compared."""
     settings = load(QueueSettings, redis_url=url, queue=QUEUE, enqueue_replicas=replicas)
-    mailbox.TRIM_AFTER = sys.maxsize  # the judge reads the whole reply stream at the end
     async with Client(settings=settings) as client:
+        client.mailbox._may_trim = False  # the judge reads the whole reply stream at the end
         scene = Scene(client, Traffic(client, users=users, batch=BATCH))
         try:
             yield scene

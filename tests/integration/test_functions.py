@@ -329,7 +329,7 @@ async def test_nothing_is_left_of_one_call_in_the_next(broker: Broker, admin: re
     times = []
     for number, values in enumerate(({"response": "1", "finish_reason": "stop"}, {"meta": "2", "session": "3"}), 1):
         (claim,) = (await broker.pull("w1", 1)).claims
-        await broker.connection.command("PERSIST", broker.keys.reply("me"))
+        await broker.connection.command("DEL", broker.keys.reply("me"))
         await broker.complete("w1", [Completion(claim.lease, Status.SUCCEEDED, values, "me")])
         result = mapping(await broker.connection.command("HGETALL", broker.keys.result(f"r-{number}")))
         assert {name: result.get(name.encode()) for name in values} == {k: v.encode() for k, v in values.items()}
