@@ -61,7 +61,7 @@ def chat(**body: object) -> EngineRequest:
 
 
 @pytest.mark.parametrize("error", [httpx.ReadError("gone"), asyncio.CancelledError()], ids=["failed", "cancelled"])
-async def test_a_call_that_got_no_answer_leaves_its_connection_to_the_next(error: BaseException) -> None:
+async def test_a_call_that_got_no_answer_leaves_its_place_to_a_new_connection(error: BaseException) -> None:
     errors = [error]
 
     def answer(_: httpx.Request) -> httpx.Response:
@@ -70,9 +70,12 @@ async def test_a_call_that_got_no_answer_leaves_its_connection_to_the_next(error
         return httpx.Response(200, json={"choices": []})
 
     async with started(answer, Upstream("http://example.test:8000", max_concurrency=1)) as engine, asyncio.timeout(10):
+        (before,) = engine._clients
         with pytest.raises((EngineUnavailable, asyncio.CancelledError)):
             await engine.run(chat())
+        assert engine._clients != [before]
         assert (await engine.run(chat())).status == 200
+        await eventually(lambda: before.is_closed)
 
 
 async def test_the_request_goes_on_as_it_is() -> None:

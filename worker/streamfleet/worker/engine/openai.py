@@ -137,7 +137,9 @@ class OpenAIEngine:
 
         # A client for each connection: one of many looks through all of them whenever a request begins or ends. The one
         # used last is taken first, so that connections stay warm.
+        self._new_client = client
         self._clients = [client() for _ in range(upstream.max_concurrency)]
+        self._closing: set[asyncio.Task[None]] = set()
         self._free = asyncio.LifoQueue[httpx.AsyncClient]()
         for each in self._clients:
             self._free.put_nowait(each)
@@ -223,8 +225,7 @@ class OpenAIEngine:
 
     async def stop(self) -> None:
         """Close all connections."""
-        for client in (*self._clients, self._prober):
-            await client.aclose()
+        await asyncio.gather(*self._closing, *(client.aclose() for client in (*self._clients, self._prober)))
 
     def _with_model(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the server's first model if the sender names none: servers other than vLLM require one."""
@@ -269,6 +270,9 @@ class OpenAIEngine:
                 client = await self._free.get()
                 try:
                     response = await self._read(client, method, path, content, headers, parser)
+                except BaseException:
+                    client = self._replaced(client)
+                    raise
                 finally:
                     self._free.put_nowait(client)
         except (httpx.TimeoutException, TimeoutError) as error:
@@ -287,6 +291,17 @@ class OpenAIEngine:
             self._hung.discard(scope)
         self._unreachable_since_s = None
         return response
+
+    def _replaced(self, client: httpx.AsyncClient) -> httpx.AsyncClient:
+        """A new client in the place of one whose call was cut off.
+
+        httpx may count the connection of such a call as in use for ever, and the next call would wait for it in vain.
+        """
+        new = self._clients[self._clients.index(client)] = self._new_client()
+        closing = asyncio.create_task(client.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return new
 
     async def _read(
         self,
