@@ -20,6 +20,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Status
+from streamfleet.common.replies import made_watcher
 from streamfleet.worker.pull import HANDED_MS
 from tests.broker import Broker
 
@@ -129,7 +130,7 @@ class Scripts:
             if not woken:
                 return
             for engine, token in woken.items():
-                if token.startswith(b"watch ") and int(token[6:]) > self._pulled_ms.get(engine, 0):
+                if made_watcher(token, self._pulled_ms.get(engine, 0)):
                     self._watch(engine, HANDED_MS / 1000)
                 else:
                     await self._pull(engine, owing=True)

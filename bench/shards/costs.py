@@ -126,7 +126,7 @@ def costs_of(
         for verb in VERBS
     }
     alone, open_ = middle(upkeep["alone"], "us"), middle(upkeep["connections"], "us")
-    pause_us = alone * LONE_PAUSE_S  # what the server spends in a pause is no cost of the call behind it
+    pause_us = alone * LONE_PAUSE_S  # the server's own work in a pause is no cost of the call behind it
     few, many = upkeep["tick"], upkeep["tick, many running"]
     none, known = upkeep["forget"], upkeep["forget, many known"]
     calls = {

@@ -164,7 +164,7 @@ class Shard:
     def _serve(self, now: float, verb: str, requests: int = 1, us: float | None = None) -> float:
         """Give the server work from now on; returns the time at which it is done."""
         cost_us = self._costs.us(verb, requests) if us is None else us
-        # What all calls share is cold after a pause, and what is a verb's own after a pause of that verb.
+        # Code and data that all calls share are cold after any pause; a verb's own are after a pause of that verb.
         woken, shared = self._costs.woken(verb), self._costs.woken("PING")
         own_s = self._served_s.get(verb.removeprefix("empty_"), -math.inf)
         cost_us += min(woken, shared) * _cold(now - self._free_s) + max(0.0, woken - shared) * _cold(now - own_s)

@@ -106,7 +106,7 @@ async def test_a_watch_that_was_handed_over_to_a_dead_worker_ends(queue: Queue) 
 
 
 async def test_who_is_to_watch_while_something_waits_pulls_first(queue: Queue) -> None:
-    """What waits may be its own before long: a request of a session that waits for another worker."""
+    """A request of a session waits for another worker here, and may be anybody's before long."""
     small = queue.with_limits(watchers=1)
     await queue.add("low", f"{NOW}-0", session="s")
     (claim,) = (await pull(small, "w9", 1)).claims

@@ -70,12 +70,24 @@ async def test_a_call_that_got_no_answer_leaves_its_place_to_a_new_connection(er
         return httpx.Response(200, json={"choices": []})
 
     async with started(answer, Upstream("http://example.test:8000", max_concurrency=1)) as engine, asyncio.timeout(10):
-        (before,) = engine._clients
+        before = set(engine._clients)
         with pytest.raises((EngineUnavailable, asyncio.CancelledError)):
             await engine.run(chat())
-        assert engine._clients != [before]
+        (old,) = before - engine._clients
         assert (await engine.run(chat())).status == 200
-        await eventually(lambda: before.is_closed)
+        await eventually(lambda: old.is_closed)
+
+
+async def test_a_probe_that_got_no_answer_leaves_its_place_to_a_new_connection() -> None:
+    def lost(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("gone")
+
+    engine = OpenAIEngine(Upstream("http://example.test:8000"), transport=httpx.MockTransport(lost), clock=Time())
+    before = engine._prober
+    assert not await engine._answers()
+    assert engine._prober is not before
+    await eventually(lambda: before.is_closed)
+    await engine.stop()
 
 
 async def test_the_request_goes_on_as_it_is() -> None:

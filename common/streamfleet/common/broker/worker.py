@@ -32,7 +32,16 @@ from streamfleet.common.broker.types import (
 from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.replies import claim, entries, first_score, lease_row, number, pending_row, streams
+from streamfleet.common.replies import (
+    claim,
+    entries,
+    first_score,
+    lease_row,
+    made_watcher,
+    number,
+    pending_row,
+    streams,
+)
 
 _WISHES = struct.Struct(f"<{9 + len(LANES)}d")
 """Numbers that a pull is told, in the order of pull.lua."""
@@ -136,8 +145,7 @@ class WorkerBroker(HousekeepingBroker):
             NotPermitted: this user may not wait by that name.
         """
         own = [self.keys.home(worker)] if worker else []
-        token = await self._pop(max(timeout_ms, 2), *own, self.keys.bench) or b""
-        return token.startswith(b"watch ") and number(token[6:]) > pulled_ms
+        return made_watcher(await self._pop(max(timeout_ms, 2), *own, self.keys.bench), pulled_ms)
 
     async def _pop(self, timeout_ms: int, *tokens: str) -> bytes | None:
         words = ("BLPOP", *tokens, timeout_ms / 1000)

@@ -135,15 +135,16 @@ class OpenAIEngine:
             made.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
             return made
 
+        self._new_client = client
+        self._closing: set[asyncio.Task[None]] = set()
         # A client for each connection: one of many looks through all of them whenever a request begins or ends. The one
         # used last is taken first, so that connections stay warm.
-        self._new_client = client
-        self._clients = [client() for _ in range(upstream.max_concurrency)]
-        self._closing: set[asyncio.Task[None]] = set()
+        self._clients = {client() for _ in range(upstream.max_concurrency)}
         self._free = asyncio.LifoQueue[httpx.AsyncClient]()
         for each in self._clients:
             self._free.put_nowait(each)
         self._prober = client()  # a probe must not wait for a free connection
+        self._clients.add(self._prober)
 
     def __repr__(self) -> str:
         return f"OpenAIEngine({self._shown})"
@@ -225,7 +226,7 @@ class OpenAIEngine:
 
     async def stop(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*self._closing, *(client.aclose() for client in (*self._clients, self._prober)))
+        await asyncio.gather(*self._closing, *(client.aclose() for client in self._clients))
 
     def _with_model(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the server's first model if the sender names none: servers other than vLLM require one."""
@@ -244,6 +245,7 @@ class OpenAIEngine:
                 async with self._prober.stream("GET", "/v1/models"):
                     pass  # any answer will do
         except (TimeoutError, httpx.HTTPError):
+            self._prober = self._replaced(self._prober)
             return False
         self._unreachable_since_s = None
         self._watchdog.stepped()  # slow, but alive
@@ -293,11 +295,12 @@ class OpenAIEngine:
         return response
 
     def _replaced(self, client: httpx.AsyncClient) -> httpx.AsyncClient:
-        """A new client in the place of one whose call was cut off.
+        """Replace a client whose call was cut off. Returns the new one.
 
         httpx may count the connection of such a call as in use for ever, and the next call would wait for it in vain.
         """
-        new = self._clients[self._clients.index(client)] = self._new_client()
+        self._clients.remove(client)
+        self._clients.add(new := self._new_client())
         closing = asyncio.create_task(client.aclose())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
