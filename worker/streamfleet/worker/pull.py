@@ -178,7 +178,7 @@ class Puller:
         return await self._broker.head()
 
     async def _pull_in_turn(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
-        if self._may_watch and max(rooms) > 0:
+        if self._may_watch:  # if there is no room, the next round pulls, and so gives the watch back
             self._may_watch, self._soonest_ms = False, HANDED_MS
             return Role.WATCHER, []
         if self._turns is None or max(rooms) == 0:
@@ -192,7 +192,7 @@ class Puller:
             return role, pulled
 
     async def _pull(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
-        hints, self._hints, self._may_watch = self._hints, [], False
+        hints, self._hints = self._hints, []
         asked_at = self._clock.monotonic()
         hit(Point.BEFORE_PULL)
         try:
