@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from tests.fault.journal import Journal
@@ -23,11 +24,11 @@ class Collector:
     """Looks every now and then until stopped.
 
     Attributes:
-        ended: how many requests have ended, as the queue counts them.
+        ended: how many requests have ended, as the queues count them.
     """
 
-    def __init__(self, redis: Faulty, journal: Journal) -> None:
-        self._redis, self._journal = redis, journal
+    def __init__(self, redis: Faulty, journal: Journal, queues: Sequence[str]) -> None:
+        self._redis, self._journal, self._queues = redis, journal, queues
         self._positions: dict[str, str] = {}
         self.ended = 0
         self._stopped = False
@@ -49,11 +50,11 @@ class Collector:
 
     async def _count(self) -> None:
         names = ("succeeded", "failed", "expired", "cancelled", "dead")
-        counts = await self._redis.direct.hmget("{default}:counts", names)
-        self.ended = sum(int(count or 0) for count in counts)
+        counts = [await self._redis.direct.hmget(f"{{{queue}}}:counts", names) for queue in self._queues]
+        self.ended = sum(int(count or 0) for of_queue in counts for count in of_queue)
 
     async def _find_streams(self) -> None:
-        async for key in self._redis.direct.scan_iter("{default}:reply:*", count=10_000, _type="stream"):
+        async for key in self._redis.direct.scan_iter("{*}:reply:*", count=10_000, _type="stream"):
             self._positions.setdefault(text(key), "0-0")
 
     async def _read(self) -> None:
@@ -63,7 +64,7 @@ class Collector:
             ids = [text(fields.get(b"id")) for _, fields in entries]
             async with self._redis.direct.pipeline(transaction=False) as pipe:
                 for name in ids:
-                    pipe.hmget(f"{{default}}:result:{name}", SIGNATURE)
+                    pipe.hmget(f"{text(key).partition(':')[0]}:result:{name}", SIGNATURE)
                 results = await pipe.execute()
             for (stream_id, fields), name, values in zip(entries, ids, results, strict=True):
                 self._note(text(key), name, text(fields.get(b"status")), values)

@@ -9,13 +9,18 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from streamfleet.common.broker.types import TenantRule
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
+from streamfleet.operator.repair import Inspection
 from streamfleet.worker.failpoints import Point
+from tests.broker import Broker
 from tests.fault.fleet import Member
 from tests.fault.harness import Harness
 from tests.fault.plan import Fault, FaultKind
 from tests.script_names import names
 
 POINT_S = 20.0
+AGAIN_S = 0.1
 ANYBODY = frozenset({Point.BEFORE_RECLAIM, Point.AFTER_RECLAIM})
 PRODUCER = "producer"
 LEAVING = frozenset({Point.DRAINING, Point.BEFORE_RELEASE, Point.BEFORE_CHECK_OUT})
@@ -54,6 +59,9 @@ class Striker:
             FaultKind.REDIS_CLOCK: self._redis_clock,
             FaultKind.MAXMEMORY: self._fill,
             FaultKind.SCRIPT_FLUSH: self._forget_scripts,
+            FaultKind.LIMIT: self._limit,
+            FaultKind.DELETE: self._delete,
+            FaultKind.RESTORE: self._restore,
             FaultKind.POINT: self._point,
         }
 
@@ -67,9 +75,11 @@ class Striker:
         (self.struck if happened else self.missed)[fault.kind, detail] += 1
 
     async def finish(self) -> None:
-        """Wait for what still lasts."""
+        """Wait for what still lasts, and take back limits that a restored snapshot brought again."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+        for broker in self._harness.brokers:
+            await self._set_tenant(broker, TenantRule())
 
     def mark(self, kind: str, worker: str, **more: Any) -> None:
         """Log that a fault touches a worker; an empty name is every worker."""
@@ -127,6 +137,43 @@ class Striker:
         await self._harness.redis.kill(fault.seconds)
         self._harness.journal.write("outage_over", what="redis_kill")
         return True
+
+    async def _restore(self, fault: Fault) -> bool:
+        self._harness.journal.write("outage", what="restore")
+        await self._harness.redis.restore(fault.seconds)
+        self._harness.journal.write("outage_over", what="restore")
+        return True
+
+    async def _delete(self, fault: Fault) -> bool:
+        """Delete one key of a queue by hand, then mend the queue while its workers go on."""
+        broker = self._harness.brokers[fault.slot % len(self._harness.brokers)]
+        async with self._locks[fault.kind]:
+            found = bool(await self._harness.redis.ask("DEL", broker.keys.base + fault.what))
+            while True:
+                try:
+                    await Inspection(broker, mend=True).run()
+                    return found
+                except (BrokerUnavailable, BrokerOutOfMemory):
+                    await asyncio.sleep(AGAIN_S)
+
+    async def _limit(self, fault: Fault) -> bool:
+        """Limit how many requests of a tenant run at once, and lower its weight, for a while."""
+        broker = self._harness.brokers[fault.slot % len(self._harness.brokers)]
+        async with self._locks[fault.kind]:
+            await self._set_tenant(broker, TenantRule(0.5, int(fault.what)))
+            try:
+                await asyncio.sleep(fault.seconds)
+            finally:
+                await self._set_tenant(broker, TenantRule())
+            return True
+
+    async def _set_tenant(self, broker: Broker, rule: TenantRule) -> None:
+        while True:
+            try:
+                await broker.set_tenant("a", rule)
+                return
+            except (BrokerUnavailable, BrokerOutOfMemory):
+                await asyncio.sleep(AGAIN_S)
 
     async def _fill(self, fault: Fault) -> bool:
         self._harness.journal.write("outage", what="maxmemory")

@@ -138,10 +138,14 @@ class Fleet:
         self._generation += 1
         member = Member(slot, f"w{slot}.{self._generation}")
         self.members[slot] = self._by_name[member.name] = member
-        variables = self._setup.variables() | {
-            "STREAMFLEET_REDIS_URL": self.proxies[slot].url,
-            "STREAMFLEET_WORKER_NAME": member.name,
-        }
+        variables = (
+            self._setup.variables()
+            | self._setup.of_worker(slot)
+            | {
+                "STREAMFLEET_REDIS_URL": self.proxies[slot].url,
+                "STREAMFLEET_WORKER_NAME": member.name,
+            }
+        )
         spec = {
             "role": "worker",
             "name": member.name,

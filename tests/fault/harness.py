@@ -64,11 +64,12 @@ class Harness:
         self._launcher = launcher
         self.journal = Journal(folder / "events.jsonl")
         self.fleet = Fleet(launcher, setup, folder, redis.server.port, self.journal)
-        self.collector = Collector(redis, self.journal)
+        self.collector = Collector(redis, self.journal, setup.queues)
         self.producers: list[ProducerProcess] = []
         self.stuck: list[str] = []
         self._collecting: asyncio.Task[None] | None = None
-        self.broker = Broker(Connection(redis.server.url), Keys("default"))
+        self.brokers = [Broker(Connection(redis.server.url), Keys(queue)) for queue in setup.queues]
+        self.broker = self.brokers[0]
 
     async def open(self) -> None:
         await self.fleet.open()
@@ -81,7 +82,8 @@ class Harness:
         await self.fleet.close()
         for producer in self.producers:
             await producer.proxy.close()
-        await self.broker.close()
+        for broker in self.brokers:
+            await broker.close()
         self.journal.close()
 
     def shift_redis_clock(self, by_ms: int) -> bool:
@@ -100,6 +102,7 @@ class Harness:
             "role": "producer",
             "name": name,
             "url": producer.proxy.url,
+            "queue": self.setup.queue_of(len(self.producers)),
             "env": self.setup.variables(),
             "mutation": mutation,
             **{what: str(path) for what, path in paths.items()},
@@ -141,7 +144,7 @@ class Harness:
 
     async def _empty(self) -> bool:
         try:
-            return (await self.broker.audit()).outstanding == 0
+            return not any([(await broker.audit()).outstanding for broker in self.brokers])
         except StreamfleetError:
             return False
 

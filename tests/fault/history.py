@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,10 @@ from tests.fault.collector import SIGNATURE, text
 from tests.fault.harness import Harness
 from tests.fault.journal import read
 
+AWAY: dict[str, Callable[[History], list[tuple[int, int]]]] = {
+    "redis_kill": lambda history: history.outages,
+    "restore": lambda history: history.rewinds,
+}
 STEP_MS = 1_000  # between a step of Redis's clock and the line in the log that tells of it
 
 
@@ -28,6 +32,7 @@ class Accepted:
         kind: what it is.
         reply: the stream that is to be told.
         ttl_ms: its time to live.
+        at_ms: when its producer knew, by the machine's clock.
     """
 
     id: str
@@ -35,6 +40,7 @@ class Accepted:
     kind: str
     reply: str
     ttl_ms: int | None = None
+    at_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,9 @@ class History:
         counts: the queue's counters.
         redis_clock: (machine's clock, how far Redis's was ahead of it from then on), epoch ms and ms.
         outages: when Redis was away, by the machine's clock: beginning and end, epoch ms.
+        rewinds: (from, to) in epoch ms of what a restored snapshot undid, by the machine's clock.
+        rewound: ids of which something happened in such a time.
+        told_lost: ids whose callers were told that Redis has lost them.
         doubles: entries sent on purpose, or in doubt, under an id that had been sent before.
         doubted: ids of those in doubt: where both entries are there, both may run at once.
     stuck, orphans: processes that had to be killed, and those left behind.
@@ -117,10 +126,35 @@ class History:
     counts: dict[str, int] = field(default_factory=dict)
     redis_clock: list[tuple[int, int]] = field(default_factory=list)
     outages: list[tuple[int, int]] = field(default_factory=list)
+    rewinds: list[tuple[int, int]] = field(default_factory=list)
+    rewound: set[str] = field(default_factory=set)
+    told_lost: set[str] = field(default_factory=set)
     doubles: int = 0
     doubted: set[str] = field(default_factory=set)
     stuck: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
+
+    def undone(self, at_ms: int) -> bool:
+        """True if a restored snapshot may have undone what happened at this time."""
+        return any(began <= at_ms <= over + STEP_MS for began, over in self.rewinds)
+
+    def lasting(self) -> History:
+        """The history without the requests that a restored snapshot may have touched."""
+
+        def of_lasting(found: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in found.items() if name not in self.rewound}
+
+        return replace(
+            self,
+            accepted=of_lasting(self.accepted),
+            results=of_lasting(self.results),
+            executions=of_lasting(self.executions),
+            cancelled=of_lasting(self.cancelled),
+            live=[seen for seen in self.live if seen.id not in self.rewound],
+            replies=[(reply, name) for reply, name in self.replies if name not in self.rewound],
+            letters=[(name, status) for name, status in self.letters if name not in self.rewound],
+            got=[told for told in self.got if told[0] not in self.rewound],
+        )
 
     def back(self, at_ms: int) -> int:
         """The moment itself, or the end of an outage that it fell into: nothing can be written before."""
@@ -140,11 +174,10 @@ class History:
 async def collect(harness: Harness) -> History:
     """Everything of a run whose workers have left and whose producers have not."""
     history = History(harness.setup.max_deliveries, harness.setup.lease_ms)
-    redis = harness.redis.direct
-    await _read_results(redis, history)
-    await _read_rest(redis, history)
-    audit = await harness.broker.audit()
-    history.problems += audit.problems()
+    for broker in harness.brokers:
+        await _read_results(harness.redis.direct, history, broker.keys.base)
+        await _read_rest(harness.redis.direct, history, broker.keys.base)
+        history.problems += (await broker.audit()).problems()
     await asyncio.to_thread(read_logs, harness.folder, history)
     return history
 
@@ -155,16 +188,25 @@ def read_logs(folder: Path, history: History) -> None:
         _read_producer(path, history)
     for path in sorted(folder.glob("*.witness")):
         _read_witness(path, history)
-    for line in read(folder / "events.jsonl"):
+    _read_events(folder / "events.jsonl", history)
+    if history.rewinds:
+        logs = (path for kind in ("*.journal", "*.witness", "events.jsonl") for path in folder.glob(kind))
+        lines = (line for path in logs for line in read(path))
+        history.rewound = {line["id"] for line in lines if line.get("id") and history.undone(line["at"])}
+
+
+def _read_events(path: Path, history: History) -> None:
+    for line in read(path):
         match line["e"]:
             case "fault":
                 history.touched[line["worker"]].add(line["kind"])
             case "redis_clock":
                 history.redis_clock.append((line["at"], line["ahead_ms"]))
-            case "outage" if line["what"] == "redis_kill":
-                history.outages.append((line["at"], line["at"]))
-            case "outage_over" if line["what"] == "redis_kill":
-                history.outages.append((history.outages.pop()[0], line["at"]))
+            case "outage" if line["what"] in AWAY:
+                AWAY[line["what"]](history).append((line["at"], line["at"]))
+            case "outage_over" if line["what"] in AWAY:
+                times = AWAY[line["what"]](history)
+                times.append((times.pop()[0], line["at"]))
             case "exit":
                 history.exits.append(Exit(line["worker"], line["code"]))
             case "notified":
@@ -188,8 +230,10 @@ def _read_producer(path: Path, history: History) -> None:
                 intent = intents[line["nonce"]]
                 history.accepted.setdefault(
                     line["id"],
-                    Accepted(line["id"], line["nonce"], intent["kind"], intent["reply"], intent["ttl"]),
+                    Accepted(line["id"], line["nonce"], intent["kind"], intent["reply"], intent["ttl"], line["at"]),
                 )
+            case "told_lost":
+                history.told_lost.add(line["id"])
             case "cancel":
                 history.cancelled.setdefault(line["id"], line["said"])
             case "got":
@@ -216,9 +260,9 @@ def _read_witness(path: Path, history: History) -> None:
                 history.marked[worker].add(line["e"])
 
 
-async def _read_results(redis: Any, history: History) -> None:
+async def _read_results(redis: Any, history: History, base: str) -> None:
     fields = (*SIGNATURE, "lane", "entry", "enqueued_ms", "meta")
-    keys = [key async for key in redis.scan_iter("{default}:result:*", count=5_000)]
+    keys = [key async for key in redis.scan_iter(f"{base}result:*", count=5_000)]
     for first in range(0, len(keys), 500):
         part = keys[first : first + 500]
         async with redis.pipeline(transaction=False) as pipe:
@@ -229,23 +273,24 @@ async def _read_results(redis: Any, history: History) -> None:
             history.results[text(key).partition(":result:")[2]] = dict(zip(fields, map(text, found), strict=True))
 
 
-async def _read_rest(redis: Any, history: History) -> None:
+async def _read_rest(redis: Any, history: History, base: str) -> None:
     for lane in LANES:
-        history.left[f"lane:{lane}"] = await redis.xlen(f"{{default}}:lane:{lane}")
-        history.left[f"pending:{lane}"] = (
-            await redis.execute_command("XPENDING", f"{{default}}:lane:{lane}", "workers")
+        history.left[f"{base}lane:{lane}"] = await redis.xlen(f"{base}lane:{lane}")
+        history.left[f"{base}pending:{lane}"] = (
+            await redis.execute_command("XPENDING", f"{base}lane:{lane}", "workers")
         )["pending"]
-        history.left[f"ready:{lane}"] = await redis.zcard(f"{{default}}:ready:{lane}")
-    history.left["waiting"] = await redis.zlexcount("{default}:waiting", "-", "(t")
-    history.left["charges"] = sum(name.startswith(b"c|") for name in await redis.hkeys("{default}:served"))
-    history.left["homes"] = await redis.zcard("{default}:homes")
-    history.left["delayed"] = await redis.zcard("{default}:delayed")
-    history.left["tries"] = await redis.hlen("{default}:tries")
-    history.counts = {text(name): int(n) for name, n in (await redis.hgetall("{default}:counts")).items()}
-    async for key in redis.scan_iter("{default}:reply:*", count=5_000):
+        history.left[f"{base}ready:{lane}"] = await redis.zcard(f"{base}ready:{lane}")
+    history.left[f"{base}waiting"] = await redis.zlexcount(f"{base}waiting", "-", "(t")
+    history.left[f"{base}charges"] = sum(name.startswith(b"c|") for name in await redis.hkeys(f"{base}served"))
+    history.left[f"{base}homes"] = await redis.zcard(f"{base}homes")
+    history.left[f"{base}delayed"] = await redis.zcard(f"{base}delayed")
+    history.left[f"{base}tries"] = await redis.hlen(f"{base}tries")
+    for name, count in (await redis.hgetall(f"{base}counts")).items():
+        history.counts[text(name)] = history.counts.get(text(name), 0) + int(count)
+    async for key in redis.scan_iter(f"{base}reply:*", count=5_000):
         reply = text(key).partition(":reply:")[2]
         history.replies += [(reply, text(fields.get(b"id"))) for _, fields in await redis.xrange(key)]
-    for _, letter in await redis.xrange("{default}:dead"):
+    for _, letter in await redis.xrange(f"{base}dead"):
         name = text(letter.get(b"_id"))
         history.letters.append((name, text(letter.get(b"_status"))))
         history.lost_with[name] = text(letter.get(b"_workers")).replace(",", " ").split()

@@ -44,7 +44,9 @@ class Verdict:
 
 def judge(history: History) -> Verdict:
     """All rules on one history."""
-    verdict = Verdict([violation for rule in RULES for violation in rule(history)])
+    lasting = history.lasting() if history.rewound else history
+    verdict = Verdict([violation for rule in RULES for violation in rule(lasting)])
+    verdict.violations += [violation for rule in OF_ALL for violation in rule(history)]
     verdict.figures = _figures(history, Counter(violation.kind for violation in verdict.violations))
     return verdict
 
@@ -59,6 +61,18 @@ def every_request_has_one_result(history: History) -> Iterator[Violation]:
             yield Violation("lost", request.id, "accepted, and has no result")
         elif status not in _allowed(history, request):
             yield Violation("status", request.id, f"a {request.kind} request ended as {status}")
+
+
+def what_a_snapshot_had_has_ended(history: History) -> Iterator[Violation]:
+    """A request that was accepted before a snapshot ends, whatever became of it after that."""
+    for name in sorted(history.rewound & history.accepted.keys()):
+        if not history.undone(history.accepted[name].at_ms) and not history.results.get(name, {}).get("status"):
+            yield Violation("lost", name, "accepted before the snapshot that was restored, and has no result")
+
+
+def only_what_a_snapshot_lacked_is_lost(history: History) -> Iterator[Violation]:
+    for name in sorted(history.told_lost - history.rewound):
+        yield Violation("lost", name, "its caller was told that it is lost, and no snapshot lacked it")
 
 
 def every_result_belongs_to_a_request(history: History) -> Iterator[Violation]:
@@ -97,8 +111,14 @@ def _was_struck_every_time(history: History, name: str) -> bool:
 
 def statuses_are_counted_once(history: History) -> Iterator[Violation]:
     there = Counter(result["status"] for result in history.results.values() if result.get("status"))
+    # Cancelled after a restored snapshot had lost it, a request has a result, and would be counted only with its entry.
+    undone = sum(
+        history.results.get(name, {}).get("status") == "cancelled" and history.undone(request.at_ms)
+        for name, request in history.accepted.items()
+    )
     for status in ("succeeded", "failed", "expired", "cancelled", "dead"):
-        if there[status] != history.counts.get(status, 0):
+        doubted = undone if status == "cancelled" else 0
+        if not there[status] - doubted <= history.counts.get(status, 0) <= there[status]:
             message = f"{there[status]} results are {status}, but {history.counts.get(status, 0)} were counted"
             yield Violation("counts", "", message)
 
@@ -316,7 +336,6 @@ def few_innocent_are_given_up(history: History) -> Iterator[Violation]:
 RULES: tuple[Callable[[History], Iterator[Violation]], ...] = (
     every_request_has_one_result,
     every_result_belongs_to_a_request,
-    statuses_are_counted_once,
     no_more_duplicates_than_were_sent,
     zombies_do_not_publish,
     a_status_is_never_overwritten,
@@ -331,6 +350,9 @@ RULES: tuple[Callable[[History], Iterator[Violation]], ...] = (
     poison_names_the_workers_that_it_killed,
 )
 
+OF_ALL = (statuses_are_counted_once, what_a_snapshot_had_has_ended, only_what_a_snapshot_lacked_is_lost)
+"""Rules on the whole history, also on requests that a restored snapshot touched."""
+
 
 def innocent_dead(history: History) -> list[str]:
     """Requests that did nothing wrong, and were given up because of faults around them."""
@@ -343,11 +365,15 @@ def innocent_dead(history: History) -> list[str]:
 
 
 def _figures(history: History, kinds: Counter[str]) -> dict[str, int]:
+    undone = {
+        name for name in history.rewound & history.accepted.keys() if not history.results.get(name, {}).get("status")
+    }
     terminal = sum(bool(history.results.get(name, {}).get("status")) for name in history.accepted)
     return {
         "accepted": len(history.accepted),
         "terminal": terminal,
-        "lost": len(history.accepted) - terminal,
+        "undone": len(undone),
+        "lost": len(history.accepted) - terminal - len(undone),
         "duplicate_results": kinds["duplicate"] + kinds["overwritten"],
         "wasted_executions": sum(len(wasted(history, name, each)) for name, each in history.executions.items()),
         "innocent_dead": len(innocent_dead(history)),

@@ -106,6 +106,9 @@ class FaultKind(StrEnum):
     REDIS_CLOCK = "redis_clock"
     MAXMEMORY = "maxmemory"
     SCRIPT_FLUSH = "script_flush"
+    LIMIT = "limit"
+    DELETE = "delete"
+    RESTORE = "restore"
     POINT = "point"
 
 
@@ -118,7 +121,7 @@ class Fault:
         kind: what strikes.
         slot: which worker, or which proxy; passed over where it strikes all.
         seconds: how long it lasts, where it lasts.
-        what: point and action, script verb, or how hard; by kind.
+        what: point and action, script verb, key, or how hard; by kind.
     """
 
     at: int
@@ -137,8 +140,9 @@ class Fault:
 class Setup:
     """Set-up of a run's fleet; times in the units of their names.
 
-    ``start_s``: how long a worker may take to be ready. ``settle_s``: how long everything may take to end after the
-    last fault. ``more``: further settings, by name without prefix.
+    ``queues``: producers have one each, by turns; all workers serve the first, and every second one, with the same
+    engine, the others too. ``start_s``: how long a worker may take to be ready. ``settle_s``: how long everything may
+    take to end after the last fault. ``more``: further settings, by name without prefix.
     """
 
     workers: int = 8
@@ -151,9 +155,21 @@ class Setup:
     retry_max_ms: int = 1_000
     max_body_bytes: int = 65_536
     engine: str = "simulated"
+    queues: tuple[str, ...] = ("default",)
     start_s: float = 20.0
     settle_s: float = 120.0
     more: dict[str, str] = field(default_factory=dict)
+
+    def queue_of(self, producer: int) -> str:
+        """The queue of a producer, by its number."""
+        return self.queues[producer % len(self.queues)]
+
+    def of_worker(self, slot: int) -> dict[str, str]:
+        """Environment variables of the worker in a slot, beside those of all."""
+        if len(self.queues) == 1 or slot % 2 == 0:
+            return {}
+        routes = ",".join(f"{queue}={queue}=simulated" for queue in self.queues)
+        return {"STREAMFLEET_WORKER_MODELS": routes}
 
     def variables(self) -> dict[str, str]:
         """The settings as environment variables of producers and workers."""

@@ -18,7 +18,7 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, RequestLost, StreamfleetError
 from streamfleet.producer import Client
 from streamfleet.producer.handle import Handle
 from tests.fault import mutations
@@ -37,11 +37,12 @@ class Producer:
         url: Redis, through a proxy.
         journal: where every id is logged.
         name: its own name, and that of its reply stream where it makes entries by hand.
+        queue: gets all its requests.
     """
 
-    def __init__(self, url: str, journal: Journal, name: str) -> None:
-        self._url, self._journal, self._name = url, journal, name
-        self._client = Client(url, patience_s=2.0)
+    def __init__(self, url: str, journal: Journal, name: str, queue: str) -> None:
+        self._url, self._journal, self._name, self._queue = url, journal, name, queue
+        self._client = Client(url, queue, patience_s=2.0)
         self._raw: Any = redis.asyncio.Redis.from_url(url, socket_timeout=None, retry=Retry(NoBackoff(), 0))
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: set[str] = set()
@@ -107,7 +108,11 @@ class Producer:
             return handles
 
     async def _await(self, handle: Handle) -> None:
-        result = await handle.result()
+        try:
+            result = await handle.result()
+        except RequestLost:
+            self._journal.write("told_lost", id=handle.id)
+            return
         self._journal.write(
             "got", id=result.id, status=result.status, worker=result.worker or "", attempt=result.attempt
         )
@@ -135,7 +140,7 @@ class Producer:
         while True:
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    stream_id = await self._raw.xadd(f"{{default}}:lane:{item.lane}", fields)
+                    stream_id = await self._raw.xadd(f"{{{self._queue}}}:lane:{item.lane}", fields)
             except redis.exceptions.ResponseError as error:
                 self._journal.write("refused", ids=[item.nonce], why=str(error)[:80])
                 await asyncio.sleep(AGAIN_S)
@@ -192,7 +197,7 @@ async def _run(spec: dict[str, Any], steps: Sequence[Step]) -> int:
     journal = Journal(Path(spec["journal"]))
     leave = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave.set)
-    producer = Producer(spec["url"], journal, spec["name"])
+    producer = Producer(spec["url"], journal, spec["name"], spec["queue"])
     work = asyncio.create_task(producer.work(steps))
     leaving = asyncio.create_task(leave.wait())
     try:

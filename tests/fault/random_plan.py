@@ -16,6 +16,12 @@ CLIENTS, PLAIN = 3, 1
 SCRIPTS = ("pull", "complete", "renew", "retry_later", "release", "reclaim", "enqueue")
 REDIS_STEPS_MS = ("-3600000", "3600000", "-30000", "30000")
 ACTIONS = ("kill", "stop", "stall")
+QUEUES = ("default", "beside")
+KEYS = (
+    *(f"{kind}:{lane}" for kind in ("ready", "turns") for lane in ("high", "normal", "low")),
+    *("delayed", "waiting", "served", "homes", "sessions", "loads", "sched", "watch", "workers"),
+)
+"""What hands delete, and workers or `streamfleet audit --repair` build anew."""
 HOLES = ("", "cut", "forget")
 ON_THE_LOOP = (Point.AFTER_PULL, Point.BEFORE_ENGINE, Point.RESULT_COMPUTED, Point.BEFORE_COMPLETE)
 MALFORMED: tuple[dict[str, str], ...] = (
@@ -62,7 +68,7 @@ QUICK = Size(1_200, 26, kills=10, stops=4, restarts=2, others=1, points=0, poiso
 def make_plan(seed: int, size: Size, workers: int = 8) -> Plan:
     """A plan of this size."""
     chance = random.Random(seed)
-    setup = Setup(workers=workers, lease_ms=size.lease_ms, more={"CHECKPOINT_TOKENS": "16"})
+    setup = Setup(workers=workers, lease_ms=size.lease_ms, queues=QUEUES, more={"CHECKPOINT_TOKENS": "16"})
     special = [Kind.POISON] * size.poison + [Kind.HANG] * size.hanging
     producers = [list(_client_steps(chance, number, size)) for number in range(CLIENTS)]
     producers += [list(_plain_steps(chance, CLIENTS + number, size)) for number in range(PLAIN)]
@@ -136,6 +142,8 @@ def _faults(chance: random.Random, size: Size, setup: Setup) -> list[Fault]:
             _fault(chance, FaultKind.SWALLOW, setup, what=chance.choice(SCRIPTS)),
             _fault(chance, FaultKind.CLOCK, setup, what=chance.choice(("-3600000", "3600000", "-5000", "86400000"))),
             _fault(chance, FaultKind.SCRIPT_FLUSH, setup),
+            _fault(chance, FaultKind.LIMIT, setup, chance.uniform(1, 5), chance.choice(("1", "2", "4"))),
+            _fault(chance, FaultKind.DELETE, setup, what=chance.choice(KEYS)),
             _fault(
                 chance,
                 FaultKind.REDIS_CLOCK,
@@ -150,6 +158,7 @@ def _faults(chance: random.Random, size: Size, setup: Setup) -> list[Fault]:
             _fault(chance, FaultKind.ENGINE_DEATH, setup),
             _fault(chance, FaultKind.ENGINE_HANG, setup),
             _fault(chance, FaultKind.MAXMEMORY, setup, chance.uniform(1, 3)),
+            _fault(chance, FaultKind.RESTORE, setup, chance.uniform(0.5, 2)),
             # An event loop that stands still for longer than the watchdog allows: the lease thread ends the process.
             _fault(chance, FaultKind.POINT, setup, setup.watchdog_s * 3, f"{chance.choice(ON_THE_LOOP)} stall"),
         ]

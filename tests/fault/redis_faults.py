@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,20 @@ class Faulty:
             await asyncio.to_thread(self.server.kill)
             await asyncio.sleep(away_s)
             await asyncio.to_thread(self.server.restart)
+
+    async def restore(self, seconds: float) -> None:
+        """SIGKILL, and a start with the data of some seconds ago, as from a backup."""
+        async with self._lock:
+            await self.direct.config_set(
+                "auto-aof-rewrite-percentage", 0
+            )  # the files may only grow while they are copied
+            with tempfile.TemporaryDirectory(prefix="streamfleet-backup-") as backup:
+                await asyncio.to_thread(shutil.copytree, self.server.folder, backup, dirs_exist_ok=True)
+                await asyncio.sleep(seconds)
+                await asyncio.to_thread(self.server.kill)
+                shutil.rmtree(self.server.folder)
+                await asyncio.to_thread(shutil.copytree, backup, self.server.folder)
+                await asyncio.to_thread(self.server.restart)
 
     async def fill(self, seconds: float) -> None:
         """Put the memory limit just below what is used, for a while."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_a_good_history_passes() -> None:
     assert verdict.figures == {
         "accepted": 5,
         "terminal": 5,
+        "undone": 0,
         "lost": 0,
         "duplicate_results": 0,
         "wasted_executions": 4,
@@ -311,8 +313,10 @@ def test_what_was_sent_again_in_doubt_is_read_from_its_journal(
     tmp_path: Path, said: tuple[str, ...], doubted: set[str]
 ) -> None:
     intent = {"e": "intent", "nonce": "n-1", "id": "p-1", "kind": Kind.GOOD, "reply": "me", "ttl": None}
-    lines = [intent, *({"e": each, "nonce": "n-1"} for each in said), {"e": "accepted", "nonce": "n-1", "id": "p-1"}]
-    (tmp_path / "producer-0.journal").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    accepted = {"e": "accepted", "nonce": "n-1", "id": "p-1"}
+    lines: list[dict[str, Any]] = [intent, *({"e": each, "nonce": "n-1"} for each in said), accepted]
+    texts = [json.dumps({"at": 1, **line}) for line in lines]
+    (tmp_path / "producer-0.journal").write_text("".join(text + "\n" for text in texts))
     history = History()
     read_logs(tmp_path, history)
     assert (history.doubted, history.doubles) == (doubted, len(said))
@@ -439,3 +443,59 @@ def test_a_run_that_gave_way_is_no_loss_and_its_end_is_not_that_of_the_request()
     assert {violation.kind for violation in judge(history).violations} >= {"started_late", "unexplained"}
     history.gave_way.update((each.id, each.worker, each.attempt) for each in gave_way)
     assert judge(history).violations == []
+
+
+def rewind(history: History, at_ms: int) -> None:
+    """A snapshot was restored: what happened until 500 ms before is undone, and "a" was accepted at a time."""
+    history.rewinds.append((BEGAN + 500, BEGAN + 1_000))
+    history.accepted["a"] = replace(history.accepted["a"], at_ms=at_ms)
+    history.rewound = {"a"}
+
+
+def test_what_was_accepted_after_a_restored_snapshot_may_be_lost_and_told_again() -> None:
+    history = good_history()
+    rewind(history, BEGAN + 600)
+    overwrite(history)
+    assert judge(history).violations == []
+    lose(history)
+    verdict = judge(history)
+    assert verdict.violations == []
+    assert (verdict.figures["undone"], verdict.figures["lost"]) == (1, 0)
+
+
+def test_what_was_accepted_before_a_restored_snapshot_has_a_result() -> None:
+    history = good_history()
+    rewind(history, BEGAN)
+    lose(history)
+    assert [violation.kind for violation in judge(history).violations] == ["lost"]
+
+
+def test_a_caller_is_told_that_its_request_is_lost_only_if_a_snapshot_lacked_it() -> None:
+    history = good_history()
+    history.told_lost.add("b")
+    assert [(violation.kind, violation.id) for violation in judge(history).violations] == [("lost", "b")]
+
+
+def test_only_what_a_restored_snapshot_lost_may_be_cancelled_and_not_counted() -> None:
+    history = good_history()
+    rewind(history, BEGAN + 600)
+    change(history, "a", status="cancelled")
+    history.counts["succeeded"] -= 1
+    assert judge(history).violations == []
+    rewind(history, BEGAN)
+    assert "counts" in {violation.kind for violation in judge(history).violations}
+
+
+def test_what_a_log_tells_of_the_time_of_a_restore_is_not_judged(tmp_path: Path) -> None:
+    lines: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
+        "events.jsonl": [("outage", 1_000, {"what": "restore"}), ("outage_over", 3_000, {"what": "restore"})],
+        "w.witness": [("start", 2_000, {"id": "a", "attempt": 1, "entry": "", "n": 1})],
+        "p.journal": [("cancel", 5_000, {"id": "b", "said": True}), ("told_lost", 6_000, {"id": "c"})],
+    }
+    for name, events in lines.items():
+        texts = [json.dumps({"e": event, "at": at, **more}) for event, at, more in events]
+        (tmp_path / name).write_text("".join(text + "\n" for text in texts))
+    history = History()
+    read_logs(tmp_path, history)
+    assert (history.rewinds, history.rewound, history.told_lost) == ([(1_000, 3_000)], {"a"}, {"c"})
+    assert not history.lasting().executions

@@ -94,6 +94,13 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
+    def folder(self) -> Path:
+        """The folder of its data; RuntimeError outside of its context."""
+        if self._folder is None:
+            raise RuntimeError("the server has no folder: enter its context first")
+        return self._folder
+
+    @property
     def pid(self) -> int:
         """Process id of the running server; RuntimeError when it does not run."""
         if self._process is None:
@@ -145,15 +152,14 @@ class RedisServer:
             self._process = None
 
     def _start(self, *, raising: bool) -> bool:
-        if self._folder is None:
-            raise RuntimeError("the server has no folder: enter its context first")
+        folder = self.folder
         self._process = _STARTER.submit(
             subprocess.Popen,
-            self._command(self._folder),
+            self._command(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            cwd=self._folder,
+            cwd=folder,
             # Ctrl-C in a terminal must reach only the command, which then ends the server.
             start_new_session=True,
         ).result()
