@@ -75,6 +75,8 @@ async def _acted(scenario: Scenario, stage: Stage) -> str:
         await scenario.play(stage)
     except (AssertionError, TimeoutError) as error:
         return str(error) or "a worker was not ready in time"
+    except Exception as error:  # noqa: BLE001 - a broken scenario is one that fails: the others are still played
+        return f"{type(error).__name__}: {error}"
     return ""
 
 

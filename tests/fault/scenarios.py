@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
 
-from streamfleet.common.protocol import LANES
 from streamfleet.worker.failpoints import Point
-from streamfleet.worker.pull import WATCHER_MS
 from tests.fault import mutations
 from tests.fault.fleet import Member
 from tests.fault.plan import Kind, Setup, Step, body
@@ -139,10 +139,11 @@ async def pull_answer_lost(stage: Stage) -> None:
     worker = await stage.idle(0)
     stage.striker.mark("swallow", worker.name)
     proxy = stage.fleet.proxies[0]
-    watch_ms = b"%d" % WATCHER_MS
-    # A pull after a wait: the argument before `watch_ms` says that it owes a wake-up; the housekeeping's owes none.
-    proxy.swallow(b"$1\r\n1\r\n$%d\r\n%s" % (len(watch_ms), watch_ms))
+    proxy.hold()
     await stage.add("r")
+    entry = (await stage.redis.xrange("{default}:lane:normal"))[0][0]
+    proxy.swallow(entry)  # the pull names the entry that the worker's read brought; the housekeeping's names none
+    proxy.let_go()
     await eventually(lambda: proxy.swallowed, 5, "an answer to a pull is lost")
 
 
@@ -388,17 +389,21 @@ async def wake_up_lost(stage: Stage) -> None:
     for slot in range(3):
         await stage.worker(slot)
     await asyncio.sleep(1.0)  # until all have pulled in vain and wait
-    broker = stage.harness.broker
-    config, shared = broker._config, broker._shared
-    stages_only = ["harness", 0, 0, 0, len(LANES) + 1, 100, 0, 0, 1_000, "", "", 0, *[0] * len(LANES)]
     waiting = await stage.redis.zrange("{default}:watch", 0, -1)
     stage._journal.write("intent", nonce="r", id="r", kind=Kind.GOOD, reply=REPLY, ttl=None)
-    async with stage.redis.pipeline(transaction=True) as pipe:
-        pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})
-        pipe.eval(mutations.source("pull", stage.mutation), len(shared), *shared, config, *stages_only)
-        pipe.delete("{default}:bench", *(f"{{default}}:home:{name.decode()}" for name in waiting))
-        pipe.xtrim("{default}:wake", maxlen=0)
-        await pipe.execute()
+
+    async def unheard(verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a script in one transaction with the arrival before it, and the loss of its wake-ups after it."""
+        async with stage.redis.pipeline(transaction=True) as pipe:
+            pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})
+            pipe.eval(mutations.source(verb, stage.mutation), len(keys), *keys, *args)
+            pipe.delete("{default}:bench", *(f"{{default}}:home:{name.decode()}" for name in waiting))
+            pipe.xtrim("{default}:wake", maxlen=0)
+            return (await pipe.execute())[1]
+
+    broker = stage.harness.broker
+    with mock.patch.object(broker.connection, "script_once", unheard):
+        await broker.pull("harness", 0, watch_ms=1_000)
     stage._journal.write("accepted", id="r", nonce="r")
     await stage.ended("r", 5)
 

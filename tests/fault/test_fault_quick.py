@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+from typing import cast
 
 import pytest
+from redis.exceptions import ResponseError
 
-from tests.fault.mutations import MUTATIONS, Mutation
-from tests.fault.scenarios import SCENARIOS
+from tests.fault.harness import warm_launcher
+from tests.fault.mutants import _acted, play
+from tests.fault.mutations import MUTATIONS, PATIENT, Mutation
+from tests.fault.redis_faults import server_binary
+from tests.fault.scenarios import SCENARIOS, Scenario
+from tests.fault.stage import Stage
 
 pytestmark = pytest.mark.kill
 SEED = 20_261
@@ -38,6 +46,22 @@ def test_a_quick_run_loses_nothing(repository: Path) -> None:
 def test_the_harness_notices_guards_that_were_taken_out(repository: Path) -> None:
     figures = run(repository, "tests.fault.mutants", *TRIED)
     assert figures[:2] == [f"mutants={len(TRIED)}", f"caught={len(TRIED)}"]
+
+
+@pytest.mark.parametrize("name", ["pull_answer_lost", "wake_up_lost"])
+async def test_scenarios_that_reach_into_the_queue_pass_with_every_guard_in_place(name: str) -> None:
+    mark = uuid.uuid4().hex
+    async with warm_launcher(mark, "simulated", Path()) as launcher:
+        seen = await play(name, PATIENT.name if name == PATIENT.scenario else "", launcher, mark, server_binary(""))
+    assert seen.said == ()
+    shutil.rmtree(seen.folder)
+
+
+async def test_a_scenario_that_breaks_is_one_that_fails_and_the_others_go_on() -> None:
+    async def breaks(_: Stage) -> None:
+        raise ResponseError("data string too short")
+
+    assert await _acted(Scenario(breaks), cast("Stage", None)) == "ResponseError: data string too short"
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from streamfleet.common import scripts
 from streamfleet.common.broker.types import Completion, Lease
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Status
@@ -54,7 +53,8 @@ class Churn:
             await self._keep_house()
 
     async def _live(self, ends: dict[str, str], chance: random.Random) -> None:
-        await self._each("heartbeat", [(name, "{}") for name, end in ends.items() if end != "dies unseen"])
+        for name in [name for name, end in ends.items() if end != "dies unseen"]:
+            await self.queue.broker.heartbeat(name, {})
         for name, end in ends.items():
             if chance.random() < 0.5:
                 await self._enqueue(chance)
@@ -63,14 +63,8 @@ class Churn:
                 self.zombies.append((name, leases))
             elif end != "dies holding":
                 await self._end(name, leases, chance)
-        await self._each("deregister", [(name, 0, 500, 0) for name, end in ends.items() if end == "leaves"])
-
-    async def _each(self, verb: str, calls: list[tuple[str | int, ...]]) -> None:
-        """One script, many times in one round trip."""
-        broker, shared = self.queue.broker, self.queue.keys.shared()
-        loaded = await self.queue.command("SCRIPT", "LOAD", scripts.source(verb))
-        head = ("EVALSHA", loaded, len(shared), *shared, broker._config)
-        await self.queue.connection.pipeline([(*head, *arguments) for arguments in calls])
+        for name in [name for name, end in ends.items() if end == "leaves"]:
+            await self.queue.broker.deregister(name)
 
     async def _enqueue(self, chance: random.Random) -> None:
         request_id = f"r{len(self.accepted)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
+from unittest import mock
 
 import pytest
 import redis.exceptions
@@ -78,11 +78,13 @@ async def test_a_function_holds_a_bounded_number_of_configurations(queue: Queue)
     told = [queue.at(NOW + later) for later in range(260)]
     for each in told:
         await each.pull()
-    words = struct.pack("<9d", *[0.0] * 9) + struct.pack("<4d", *[0.0] * 4)
+    with mock.patch.object(queue.connection, "script_once", wraps=queue.connection.script_once) as sent:
+        await queue.pull(wanted=0)
+    _, _, (_, *words) = sent.await_args_list[0].args
     for each in told:
         digest = digest_of(each.limits.encoded(queue.keys.base), keys)
         try:
-            await queue.command("FCALL", names["pull"], 1, keys[0], digest, "w1", words, "", "")
+            await queue.command("FCALL", names["pull"], 1, keys[0], digest, *words)
         except redis.exceptions.ResponseError as error:
             refusals.append(str(error)[:7])
     assert refusals == ["NOTTOLD"] * (len(told) - 256)

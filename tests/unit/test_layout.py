@@ -44,6 +44,19 @@ def test_source_roots_are_no_packages(repository: Path) -> None:
         assert [path.name for path in (repository / root / "streamfleet").iterdir() if path.is_dir()] == [root]
 
 
+def test_tests_and_benchmarks_call_scripts_through_the_broker(repository: Path) -> None:
+    """Arguments made by hand go on in an older form when a script changes: its long runs break, and nobody sees it."""
+    by_hand = re.compile(r"broker\._(config|shared)\b")
+    found = [
+        f"{path.relative_to(repository)}: {match[0]}"
+        for folder in ("tests", "bench", "tools", "monitoring")
+        for path in (repository / folder).rglob("*.py")
+        if "node_modules" not in path.parts
+        for match in by_hand.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 def imported(path: Path) -> set[str]:
     """First parts of everything that a file imports."""
     names: list[str] = []
