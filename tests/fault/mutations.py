@@ -194,7 +194,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "lease.lua compares workers only",
         "same_worker_again",
         "an attempt that was taken away was published",
-        (("if holds[lane][id] ~= attempt then", "if not holds[lane][id] then"),),
+        (
+            ("if holds[lane][id] ~= attempt then", "if not holds[lane][id] then"),
+            ("return attempt == alone end", "return alone end"),
+        ),
     ),
     Mutation(
         "written-once",
