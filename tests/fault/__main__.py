@@ -22,6 +22,7 @@ from tests.fault.redis_faults import server_binary
 from tests.fault.report import Figures
 from tests.fault.run import run_plan
 from tests.fault.vllm_plan import vllm_plan
+from tests.long.parts import WHOLE, part, share
 from tests.waiting import eventually
 
 GONE_S = 5.0
@@ -43,6 +44,7 @@ def arguments() -> argparse.ArgumentParser:
     size.add_argument("--quick", action="store_true", help="one run of less than a minute")
     size.add_argument("--short", action="store_true", help="one run of a minute and a half")
     size.add_argument("--engine", choices=["vllm"], help="a small run with real vLLM, one worker, SmolLM2-135M")
+    parser.add_argument("--part", type=part, default=WHOLE, metavar="I/N", help="only one of N parts of those runs")
     parser.add_argument("--plan", action="store_true", help="print the schedule of faults and stop")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs of a good run too")
     return parser
@@ -72,6 +74,11 @@ async def _orphans(mark: str) -> list[str]:
 
 
 def runs(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Servers and sizes of this part, in order."""
+    return share(all_runs(args), args.part, lambda run: SIZES[run[1]].seconds)
+
+
+def all_runs(args: argparse.Namespace) -> list[tuple[str, str]]:
     """Servers and sizes, in order."""
     size = "quick" if args.quick else "short" if args.short else "full"
     alone = args.server or args.engine or size != "full"

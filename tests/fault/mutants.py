@@ -27,6 +27,7 @@ from tests.fault.mutations import MUTATIONS, PATIENT, Mutation
 from tests.fault.redis_faults import server_binary
 from tests.fault.scenarios import SCENARIOS, Scenario
 from tests.fault.stage import Stage
+from tests.long.parts import WHOLE, part, share
 from tests.shifted_clock import no_shifting
 from tests.waiting import eventually
 
@@ -156,13 +157,14 @@ def table(seen: list[tuple[Mutation, Seen]]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="mutations to try (default: all)")
+    parser.add_argument("--part", type=part, default=WHOLE, metavar="I/N", help="only one of N parts of them")
     parser.add_argument("--list", action="store_true", help="list guards and mutations, and stop")
     parser.add_argument("--server", default="", help="6.2, 7.0, 8.2, valkey (default: the newest Redis)")
     parser.add_argument("--keep", action="store_true", help="keep all logs")
     args = parser.parse_args()
     if unknown := set(args.names) - set(mutations.BY_NAME):
         parser.error(f"no mutation is called {', '.join(unknown)}; there are {', '.join(mutations.BY_NAME)}")
-    chosen = [mutation for mutation in MUTATIONS if not args.names or mutation.name in args.names]
+    chosen = share([mutation for mutation in MUTATIONS if not args.names or mutation.name in args.names], args.part)
     if gone := [(mutation.name, text) for mutation in chosen for text in mutation.missing()]:
         for name, text in gone:
             print(f"{name}: no script has this any more: change the mutation along with the guard\n  {text}")
