@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
 .PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness bench-locality gpu-proof demo-gateway clients
-.PHONY: images images-clean pods
+.PHONY: images images-clean pods long
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 
 fuzz: setup-dev ## 100,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+long: setup-dev setup-vllm setup-node setup-system ## All long runs, fault to clients, or the named ones; about two hours (ARGS='fault fuzz')
+	@$(BIN)/python -m tests.long $(ARGS)
 
 observe: setup-dev setup-system ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load
 	@$(BIN)/python -m monitoring.observe $(ARGS)
@@ -113,8 +116,9 @@ k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a li
 alerts-check: setup-dev setup-system ## Check the alert rules, and play their tests with promtool
 	@$(BIN)/pytest -q tests/unit/test_alert_rules.py $(ARGS)
 
-check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, the tests that need nothing, and the size of the house
+check: setup-dev lint types imports unit ## Format, lint, strict types, import contracts, the tests that need nothing, the size of the house, the long runs' ages
 	@$(BIN)/python tools/house.py
+	@$(BIN)/python -m tests.long --ages
 
 lint: setup-dev
 	$(BIN)/ruff format --check

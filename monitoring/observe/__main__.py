@@ -5,7 +5,8 @@
     python -m monitoring.observe --picture docs/pictures/fleet.svg --for 120
                                                    let it run for two minutes, and draw the overview
 
-Ends with status 0 when every panel has data and every rule can be evaluated, 1 when not, 2 when there is no Prometheus.
+Ends with status 0 when every panel has data and every rule can be evaluated, 1 when not, 77 when there is no
+Prometheus.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> int:
             return status
     except NoPrometheus as error:
         print(f"observe: {error}", file=sys.stderr)
-        return 2
+        return 77
 
 
 async def _observe(watched: Fleet, server: Prometheus, seconds: float, least: float) -> int:

@@ -3,7 +3,7 @@ asks by default.
 
     python -m tests.clients     # needs Node with npm; packages go to build/clients, apart from streamfleet's own
 
-Ends with 0 when every client got its answers; prints a line for each.
+Ends with 0 when every client got its answers, and with 77 when the packages cannot be had here; prints a line for each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ INSTALL_S, ASK_S = 600, 120
 
 def main() -> int:
     """Install what is missing, and let each client ask."""
-    install()
+    try:
+        install()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"clients: npm and a registry of packages are needed: {error}", file=sys.stderr)
+        return 77
     shutil.copy(HERE / "asking.mjs", BUILD)  # Node looks for packages beside the program
     with tempfile.TemporaryDirectory() as folder, stage_in(Path(folder), speed=100.0) as stage:
         environment = os.environ | {

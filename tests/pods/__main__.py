@@ -48,7 +48,7 @@ class NotHere(Exception):
 
 
 def main() -> int:
-    """Run all steps. Returns the exit status: 0 when nothing was wrong, 1 when a step was, 2 when none could run."""
+    """Run all steps. Returns the exit status: 0 when nothing was wrong, 1 when a step was, 77 when none could run."""
     argparse.ArgumentParser(
         prog="python -m tests.pods", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
@@ -65,7 +65,7 @@ def main() -> int:
             failed = run(podman, redis)
     except (NotHere, RendererMissingError) as error:
         print(f"make pods: {error}", file=sys.stderr)
-        return 2
+        return 77
     left = podman.left()
     tell("removed", not left, time.monotonic(), ", ".join(left) or "pods, volumes, Secrets, the network, folders")
     print(

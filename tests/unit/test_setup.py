@@ -163,8 +163,9 @@ def test_what_cannot_be_had_is_no_traceback(unpacking: Callable[[str], Completed
         ({"FAILING": "1", "AGAIN": "1"}, 1, "FAILED: twice"),
         ({"NOT_RUN": "8 (needs promtool: …)"}, 1, "FAILED: apt-get is here, and yet not run: 8 (needs promtool: …)"),
         ({"BROKEN": "demo"}, 1, "FAILED: make demo"),
+        ({"BROKEN": "long ARGS=--turn"}, 1, "FAILED: a part of make long, twice with the same seed"),
     ],
-    ids=["all is well", "flaky", "fails twice", "not run", "demo"],
+    ids=["all is well", "flaky", "fails twice", "not run", "demo", "long"],
 )
 def test_ci_calls_the_two_commands_and_runs_once_more_what_failed(
     repository: Path, tmp_path: Path, setting: dict[str, str], status: int, said: str
@@ -184,3 +185,4 @@ def test_ci_calls_the_two_commands_and_runs_once_more_what_failed(
     if "BROKEN" not in setting:
         assert called[:3] == ["make --jobs=2 --output-sync lint types imports", "make demo", "make test"]
     assert any("--last-failed" in line for line in called) == ("FAILING" in setting)
+    assert (called[-1] == "make long ARGS=--turn") == (status == 0 or "long" in said)

@@ -1,0 +1,39 @@
+"""The long runs: all parts of all targets, a row each, of at most twelve minutes on two cores."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One part of a target.
+
+    Attributes:
+        target: of the Makefile.
+        command: module and arguments; `{seed}` stands for the seed of both tries.
+        expected_until: what has to be done before this can pass; empty if it has to pass.
+    """
+
+    target: str
+    command: str
+    expected_until: str = ""
+
+
+ROWS = (
+    Row("fault", "tests.fault --seed {seed} --part 1/2"),
+    Row("fault", "tests.fault --seed {seed} --part 2/2"),
+    Row("fault-mutants", "tests.fault.mutants --part 1/2"),
+    Row("fault-mutants", "tests.fault.mutants --part 2/2"),
+    Row("fault-recovery", "tests.fault.recovery --seed {seed} --part 1/2"),
+    Row("fault-recovery", "tests.fault.recovery --seed {seed} --part 2/2"),
+    Row("fault-ha", "tests.ha sentinel"),
+    Row("fault-ha", "tests.ha cluster"),
+    Row("fault-ha", "tests.ha wait"),
+    Row("fault-vllm", "tests.fault --engine vllm --seed {seed}"),
+    Row("fault-vllm", "tests.fault.resuming --seed {seed}"),
+    Row("hostile", "tests.hostile --seed {seed}"),
+    Row("fuzz", "tests.fuzz --seed {seed}"),
+    Row("observe", "monitoring.observe"),
+    Row("pods", "tests.pods"),
+    Row("clients", "tests.clients"),
+)
