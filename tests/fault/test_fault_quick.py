@@ -8,16 +8,20 @@ import sys
 import uuid
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import pytest
 from redis.exceptions import ResponseError
 
+from tests.fault import mutants
 from tests.fault.harness import warm_launcher
-from tests.fault.mutants import _acted, play
+from tests.fault.launcher import Launcher
+from tests.fault.mutants import Runner, Seen, _acted, play
 from tests.fault.mutations import MUTATIONS, PATIENT, Mutation
 from tests.fault.redis_faults import server_binary
 from tests.fault.scenarios import SCENARIOS, Scenario
 from tests.fault.stage import Stage
+from tests.long.others import NOISY, Others
 
 pytestmark = pytest.mark.kill
 SEED = 20_261
@@ -62,6 +66,18 @@ async def test_a_scenario_that_breaks_is_one_that_fails_and_the_others_go_on() -
         raise ResponseError("data string too short")
 
     assert await _acted(Scenario(breaks), cast("Stage", None)) == "ResponseError: data string too short"
+
+
+@pytest.mark.parametrize(("noise", "plays", "passes"), [("", 1, False), (NOISY, 2, True)])
+async def test_a_scenario_that_fails_on_a_busy_machine_is_played_once_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noise: str, plays: int, passes: bool
+) -> None:
+    left = [Seen(("unexplained: r",), 1.0, tmp_path / "logs"), Seen((), 1.0, tmp_path / "logs")]
+    played = mock.AsyncMock(side_effect=left)
+    monkeypatch.setattr(mutants, "play", played)
+    monkeypatch.setattr(Others, "noise", lambda _: noise)
+    assert await Runner(cast("Launcher", None), "", None, keep=False).passes("watched") == passes
+    assert played.await_count == plays
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
