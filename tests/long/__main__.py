@@ -1,4 +1,4 @@
-"""Run the long targets, or the named ones, one part after the other; and keep what became of each in a small file.
+"""Run the long targets, or the named ones, one part after the other, and write the result of each into a small file.
 
     python -m tests.long                      # all of them, for about two hours
     python -m tests.long fault hostile        # these
@@ -59,7 +59,7 @@ def judge(row: Row, status: int | None, said: str) -> str:
 
 
 def tried(attempt: Callable[[], Ran]) -> Ran:
-    """What became of a part; one that is red runs once more."""
+    """Outcome of a part; one that is red runs once more."""
     first = attempt()
     if first.verdict != RED:
         return first
@@ -114,7 +114,7 @@ def turn(rows: Sequence[Row], commits: str | None) -> Row:
 
 
 def result(ran: Sequence[Ran], commit: str) -> dict[str, object]:
-    """What is kept of a target: the worst verdict of its parts, and the last line of each."""
+    """Result of a target: the worst verdict of its parts, and the last line of each."""
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"),
         "commit": commit,

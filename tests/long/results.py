@@ -1,4 +1,4 @@
-"""What is known of the long runs: a committed file for each target, of its last run and of when it was last green."""
+"""Results of the long runs: a committed file for each target, of its last run and the commit that was last green."""
 
 from __future__ import annotations
 
