@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS
-from streamfleet.worker.cost.check import check_cost, checked_demand, fast_path_output
+from streamfleet.worker.cost.check import check_cost, checked_demand, is_plain
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import Demand, estimate
 
@@ -51,9 +51,9 @@ BODY = st.builds(
 @example({"prompt": "hi", "n": 17}, COMPLETIONS)
 def test_what_is_plain_passes_every_check(body: dict[str, Any], endpoint: str) -> None:
     size = len(json.dumps(body, ensure_ascii=False).encode(errors="replace"))
-    if fast_path_output(body, size, LIMITS, LONGEST, endpoint) is not None:
+    if is_plain(body, size, LIMITS, LONGEST, endpoint):
         check_cost(body, LIMITS, LONGEST, endpoint)
-        assert checked_demand(body, size, LIMITS, LONGEST, endpoint) == estimate(body, size, LONGEST)
+        assert checked_demand(body, size, LIMITS, LONGEST, endpoint) == estimate(body, size, LONGEST, endpoint)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_plain_passes_every_check(body: dict[str, Any], endpoint: str) -
     ],
 )
 def test_ordinary_bodies_are_plain(body: dict[str, Any], endpoint: str) -> None:
-    assert fast_path_output(body, 60, LIMITS, LONGEST, endpoint) == 16
+    assert is_plain(body, 60, LIMITS, LONGEST, endpoint)
     assert checked_demand(body, 60, LIMITS, LONGEST, endpoint) == Demand(1, 60 // 4 + 16)
 
 
@@ -80,7 +80,7 @@ def test_ordinary_bodies_are_plain(body: dict[str, Any], endpoint: str) -> None:
     ],
 )
 def test_all_else_is_looked_at_closely(body: dict[str, Any], size: int) -> None:
-    assert fast_path_output(body, size, LIMITS, LONGEST, COMPLETIONS) is None
+    assert not is_plain(body, size, LIMITS, LONGEST, COMPLETIONS)
 
 
 def test_what_is_refused_is_refused_the_long_way() -> None:

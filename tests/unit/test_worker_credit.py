@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from streamfleet.common.numbers import MOST_TOKENS, sequences
 from streamfleet.common.protocol import CHAT, EMBEDDINGS
 from streamfleet.worker.credit import (
     LEAST_RATIO,
     MOST_RATIO,
-    MOST_TOKENS,
     Demand,
     Load,
     Typical,
     credit,
     estimate,
     inputs,
-    output_tokens,
-    sequences,
     within,
 )
 from streamfleet.worker.engine.base import Capacity
@@ -54,24 +52,6 @@ def test_an_idle_engine_takes_one_however_large() -> None:
 
 def test_a_typical_request_of_no_tokens_divides_by_nothing() -> None:
     assert room(Capacity(8, kv_tokens=450), typical=0) == 8
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ({}, 256),
-        ({"max_tokens": 7}, 7),
-        ({"max_completion_tokens": 9, "max_tokens": 7}, 9),
-        ({"max_output_tokens": 5}, 5),
-        ({"max_tokens": "7"}, 7),  # as engines read it
-        ({"max_tokens": "many"}, 256),
-        ({"max_tokens": True}, 256),
-        ({"max_tokens": -1}, 256),
-        ({"max_tokens": None}, 256),
-    ],
-)
-def test_output_tokens_go_by_the_bodys_own_limit(body: dict[str, object], expected: int) -> None:
-    assert output_tokens(body, 256) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,18 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
+from streamfleet.common.numbers import output_limit
 from streamfleet.common.protocol import LANES, Lane, Request, Status, decode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import (
-    POOLING,
     Demand,
     Load,
     Typical,
     credit,
     missing_for,
-    output_tokens,
     unreserved,
     within,
     without_reserve,
@@ -210,7 +209,7 @@ class Admission:
         if isinstance(outcome, Finished) and outcome.response:  # if a run was ended early, some engines only guess
             self._typical.counted(request.demand, tokens_used(outcome.usage, "prompt_tokens"))
             asked, generated = request.asked, tokens_used(outcome.usage, "completion_tokens")
-            if asked is not None and asked.endpoint not in POOLING and not output_tokens(asked.body, 0):
+            if asked is not None and output_limit(asked.body, asked.endpoint) is None:
                 self._typical.generated(generated, request.demand.sequences)
             if request.started_at is not None:
                 self._typical.took(now - request.started_at, generated)

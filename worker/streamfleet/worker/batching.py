@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import structlog
 
+from streamfleet.common.numbers import MOST_TOKENS
 from streamfleet.common.protocol import Status
 from streamfleet.common.settings import WorkerSettings
-from streamfleet.worker.credit import MOST_TOKENS, Load, credit
+from streamfleet.worker.credit import Load, credit
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.latency_limit import LatencyLimit, Run, work

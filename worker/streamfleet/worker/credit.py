@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfleet.common.numbers import MOST_TOKENS, output_limit, sequences
 from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
-from streamfleet.worker.cost.numbers import whole
 from streamfleet.worker.engine.base import Capacity
 
 BYTES_PER_TOKEN = 4
@@ -20,12 +20,8 @@ BYTES_PER_TOKEN = 4
 LEAST_RATIO, MOST_RATIO = 1 / 4, 4.0
 """Bounds of that correction: 16 bytes for each token, and one byte."""
 SMOOTHING = 0.05
-MOST_TOKENS = 10_000_000
-"""No sequence holds more where the engine does not tell; a body may claim any number."""
 TYPICAL_OUTPUT = 256
 """Output tokens of a choice that sets no limit, as a guess until some have ended."""
-OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-"""How bodies call their limit of output tokens; the first that is there counts."""
 POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES}
 """Endpoints that generate nothing: each input is a sequence that is only read."""
 _SCORED = ("query", "queries", "text_1", "text_2", "data_1", "data_2", "documents", "items")
@@ -137,8 +133,8 @@ def estimate(
         usual_output: output tokens of a choice that sets no limit.
     """
     if endpoint not in POOLING:
-        output = output_tokens(body, usual_output)
-        return demand_of(body_bytes, sequences(body), output, longest, prompt_ratio)
+        limit = output_limit(body, endpoint)
+        return demand_of(body_bytes, sequences(body), usual_output if limit is None else limit, longest, prompt_ratio)
     count = inputs(body, endpoint)
     shared = sum(len(value) for name in _SCORED if isinstance(value := body.get(name), str))
     return demand_of(body_bytes + (count - 1) * shared, count, 0, longest, prompt_ratio)
@@ -149,13 +145,6 @@ def demand_of(body_bytes: int, choices: int, output: int, longest: int | None, p
     prompt = body_bytes // BYTES_PER_TOKEN
     tokens = int(prompt * prompt_ratio) + choices * output
     return Demand(choices, min(tokens, choices * (longest or MOST_TOKENS)), prompt)
-
-
-def sequences(body: Mapping[str, Any]) -> int:
-    """Number of sequences that run together for a body: its choices, for each of its prompts."""
-    prompt = body.get("prompt")
-    several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)  # integers: one prompt in tokens
-    return (whole(body.get("n")) or 1) * (len(prompt) if isinstance(prompt, list) and several else 1)
 
 
 def inputs(body: Mapping[str, Any], endpoint: str) -> int:
@@ -169,14 +158,6 @@ def _items(value: Any, name: str) -> int:
         return 1
     one_conversation = name in ("input", "messages") and isinstance(value[0], dict)
     return 1 if one_conversation else len(value)
-
-
-def output_tokens(body: Mapping[str, Any], otherwise: int) -> int:
-    """Most output tokens of one choice, as the body limits them; `otherwise` if it does not."""
-    for name in OUTPUT_LIMITS:
-        if (given := body.get(name)) is not None and (tokens := whole(given)) is not None:
-            return tokens
-    return otherwise
 
 
 def without_reserve(most: int, reserve_percent: int) -> int:

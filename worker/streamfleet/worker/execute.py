@@ -19,10 +19,10 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
+from streamfleet.common.numbers import output_limit
 from streamfleet.common.protocol import Request
 from streamfleet.common.settings import ENVELOPE_BYTES
 from streamfleet.worker.admission import Admission
-from streamfleet.worker.credit import output_tokens
 from streamfleet.worker.engine.base import (
     STREAMED,
     Engine,
@@ -205,7 +205,7 @@ def _ended_early(request: InFlightRequest, reason: StopReason, asked: EngineRequ
         return replace(outcome, partial=asked.partial, lost_tokens=max(0, made - kept))
     if isinstance(outcome, Finished):  # no other worker will generate them either
         outcome.usage = usage
-        wished = output_tokens(asked.body, 0) * request.demand.sequences
+        wished = (output_limit(asked.body, asked.endpoint) or 0) * request.demand.sequences
         metrics.TOKENS_SAVED.inc(min(wished, request.demand.tokens))
         return outcome
     return _with_output(outcome, asked)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamfleet.common.numbers import OUTPUT_LIMITS, number, sequences, shown
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
-from streamfleet.worker.cost.numbers import number, shown
 from streamfleet.worker.cost.shape import is_tokens
-from streamfleet.worker.credit import OUTPUT_LIMITS, sequences
 
 UNKNOWN_CONTEXT = 32_768
 """Most output tokens of a request where neither a setting nor the engine says how many."""

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.numbers import LIMIT_FIELDS, OUTPUT_LIMITS, output_limit, sequences
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
 from streamfleet.worker.cost.grammars import check_grammars
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 from streamfleet.worker.cost.prompts import BYTES_PER_TOKEN, check_prompt, readable_bytes
 from streamfleet.worker.cost.shape import check_forms, check_shape
-from streamfleet.worker.credit import OUTPUT_LIMITS, TYPICAL_OUTPUT, Demand, demand_of, estimate, sequences
+from streamfleet.worker.credit import TYPICAL_OUTPUT, Demand, demand_of, estimate
 
 # These fields are the worker's own: a result is one whole response, and lane and deadline set the order in the engine.
 _NOT_FOR_THE_ENGINE = frozenset(
@@ -77,17 +78,15 @@ def checked_demand(
     Raises:
         InvalidRequest: naming the field that asks for too much.
     """
-    output = fast_path_output(body, size, limits, longest, endpoint)
-    if output is not None:
-        return demand_of(size, 1, output or usual_output, longest, prompt_ratio)
+    if is_plain(body, size, limits, longest, endpoint):
+        limit = output_limit(body, endpoint)
+        return demand_of(size, 1, usual_output if limit is None else limit, longest, prompt_ratio)
     check_cost(body, limits, longest, endpoint)
     return estimate(body, readable_bytes(body, size), longest, endpoint, prompt_ratio, usual_output)
 
 
-def fast_path_output(
-    body: Mapping[str, Any], size: int, limits: CostLimits, longest: int | None, endpoint: str
-) -> int | None:
-    """Most output tokens of a body that is one conversation or prompt in text with only ordinary options.
+def is_plain(body: Mapping[str, Any], size: int, limits: CostLimits, longest: int | None, endpoint: str) -> bool:
+    """True if a body is one conversation or prompt in text with only ordinary options, within the limits.
 
     Sound, not complete: a plain body passes `check_cost` and runs as one sequence.
 
@@ -97,29 +96,23 @@ def fast_path_output(
         limits: the limits to check against.
         longest: most tokens of one sequence; None if the engine does not tell.
         endpoint: OpenAI path of the request.
-
-    Returns:
-        The number that it asks for, 0 if it gives none; None if the body is not plain, or beyond a limit.
     """
     name = "messages" if endpoint == CHAT else "prompt"
     most_bytes = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else size)
     if endpoint not in (CHAT, COMPLETIONS) or size > most_bytes or len(body) > limits.max_options:
-        return None
+        return False
     for key, value in body.items():
         if key == name:
             if not (type(value) is str if endpoint == COMPLETIONS else _is_talk(value, limits)):
-                return None
+                return False
         elif key not in _SCALARS or type(value) not in _SCALAR_TYPES:
-            return None
+            return False
     most_tokens = most_output_tokens(limits, longest)
-    asked = None
     for key in OUTPUT_LIMITS:
         value = body.get(key)
-        if value is not None:
-            if type(value) is not int or not 1 <= value <= most_tokens:
-                return None
-            asked = asked or value
-    return (asked or 0) if name in body else None
+        if value is not None and (type(value) is not int or not 1 <= value <= most_tokens):
+            return False
+    return name in body
 
 
 def _is_talk(messages: Any, limits: CostLimits) -> bool:
@@ -136,7 +129,7 @@ def _is_talk(messages: Any, limits: CostLimits) -> bool:
 def for_engine(
     body: Mapping[str, Any], endpoint: str = "", limits: CostLimits | None = None, longest: int | None = None
 ) -> dict[str, Any]:
-    """Return the body without the fields that the engine must not get, and with an output limit if it has none.
+    """Return the body without the fields that the engine must not get, and with one output limit.
 
     Raises:
         InvalidRequest: the prompt is long and several sequences are asked for, so only the caller can choose the limit
@@ -145,17 +138,18 @@ def for_engine(
     passed = dict(body)
     if not _NOT_FOR_THE_ENGINE.isdisjoint(passed):
         passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
+    if endpoint == CHAT and body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
+        passed["max_tokens"] = body["max_completion_tokens"]  # servers that know the older name alone take the same
     cap = _output_cap(body, endpoint, limits, longest) if limits else None
     return passed if cap is None else {**passed, "max_tokens": cap}
 
 
 def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
     """Output limit for each sequence if the body sets none; None if no limit has to be added."""
-    for name in OUTPUT_LIMITS:
-        if body.get(name) is not None:
-            return None
-    if endpoint != CHAT and not (endpoint == COMPLETIONS and "max_tokens" in body):  # the default limit is 16
+    if endpoint not in (CHAT, COMPLETIONS) or output_limit(body, endpoint) is not None:
         return None
+    if any(body.get(name) is not None for name in LIMIT_FIELDS[endpoint]):
+        return None  # the engine refuses it
     asked, most = sequences(body), most_output_tokens(limits, longest)
     if asked * longest <= most if longest else not limits.max_output_tokens:
         return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits

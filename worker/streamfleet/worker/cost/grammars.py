@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from streamfleet.common.numbers import number, shown
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
-from streamfleet.worker.cost.numbers import number, shown
 from streamfleet.worker.cost.parts import MOST
 from streamfleet.worker.cost.patterns import Unreadable, weigh
 from streamfleet.worker.cost.shape import check_shape
