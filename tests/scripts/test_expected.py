@@ -13,6 +13,7 @@ from streamfleet.operator.snapshot import read_queue
 from tests.scripts.harness import NOW, Queue, ids
 
 FAR = NOW + 10**7
+NO_LIMIT = '{"messages":[]}'
 
 
 class Fleet:
@@ -29,7 +30,8 @@ class Fleet:
     async def add(self, lane: str, number: int, **fields: Any) -> None:
         for _ in range(number):
             self._added += 1
-            await self.queue.add(lane, f"1000-{self._added}", **({"deadline": FAR + self._added} | fields))
+            given = {"deadline": FAR + self._added, "body": NO_LIMIT} | fields
+            await self.queue.add(lane, f"1000-{self._added}", **given)
 
     async def keep_house(self) -> None:
         await self.here.pull("w1", 0, stage_entries=10_000)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import random
+from hashlib import sha1
 from typing import Any
 
 import pytest
 
+from streamfleet.common import jsontext
+from streamfleet.common.numbers import output_limit
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, infer_endpoint
 from tests.scripts.harness import NOW, Queue, ids
 
 NONE, OF_100 = "none", "13"
@@ -14,7 +20,12 @@ NONE, OF_100 = "none", "13"
 
 
 def asking(limit: int | None) -> str:
-    return json.dumps({"prompt": "hi"} | ({"max_tokens": limit} if limit else {}))
+    return json.dumps({"messages": []} | ({"max_tokens": limit} if limit else {}))
+
+
+def of(tenant: str, length: str = OF_100) -> str:
+    """Class of a tenant's requests of a length."""
+    return f"{length} {sha1(tenant.encode()).hexdigest()[:8]}"  # noqa: S324 - as the scripts hash names
 
 
 async def error_of(queue: Queue, request_id: str) -> dict[str, Any]:
@@ -75,8 +86,8 @@ async def test_a_tenants_class_is_of_the_lengths_that_it_has_had(queue: Queue) -
     await queue.command("HSET", queue.keys.served, "l|a", ";13 32 10 0.1")
     await queue.add("high", "1000-0", tenant="a", deadline=NOW + 500, body=asking(100))
     await queue.add("high", "1001-0", tenant="b", id="b", deadline=NOW + 500, body=asking(100))
-    pulled = await queue.pull(wanted=2, needs={OF_100: 1_000})
-    assert [(claim.lease.stream_id, claim.length) for claim in pulled.claims] == [("1000-0", "6")]
+    pulled = await queue.pull(wanted=2, needs={of("a"): 1_000, of("b"): 1_000})
+    assert [(claim.lease.stream_id, claim.length) for claim in pulled.claims] == [("1000-0", of("a", "6"))]
     await error_of(queue, "b")
     served = (await queue.dump())["served"]
     assert served["t|b"].split()[:6] == ["0", "0", "0", "0", "0", "1"], "missed, and charged nothing"
@@ -89,3 +100,79 @@ async def test_an_id_that_has_a_result_is_a_duplicate_and_not_late(queue: Queue)
     await queue.complete("w1", lease)
     assert (await queue.pull(needs={OF_100: 1_000})).dropped == 1
     assert (await queue.dump())["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
+
+
+@pytest.mark.parametrize("pair", ["b,c", ",b", "b,"])
+async def test_runs_of_a_tenant_teach_no_other_tenants_class(queue: Queue, pair: str) -> None:
+    """What one needs is not what another, or who names none, is judged by."""
+    tenants = pair.split(",")
+    for number, tenant in enumerate(tenants):
+        await queue.add("high", f"100{number}-0", deadline=NOW + 500, body=asking(100), tenant=tenant)
+    slow = of(tenants[0]) if tenants[0] else OF_100
+    pulled = await queue.pull(wanted=2, needs={slow: 1_000})
+    assert (ids(pulled.claims), pulled.dropped) == (["1001-0"], 1)
+
+
+_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens", "m\\u0061x_tokens", "max_pixels", "user", "stop")
+_VALUES = ("8", "800", '"2000"', " 2.0", "1e3", "null", "true", "-1", "0", "99999999999", '"2_0"', '"many"', "[8]")
+_OTHERS = ('{"max_tokens": 8}', '"max_tokens"', '"\\"max_tokens\\": 8"', '["max_tokens", 8]', '"\\u00e9}"', '"a]{b"')
+_INPUTS = ('"messages": []', '"prompt": "hi"', '"input": "hi"', '"messages": [{"role": "user", "max_tokens": 3}]')
+
+
+def bodies(seed: int | str, number: int) -> list[tuple[str, str]]:
+    """Endpoints, '' where none is named, and bodies with up to four limits or what looks like them."""
+    chance = random.Random(seed)
+
+    def one() -> tuple[str, str]:
+        names = [chance.choice(_NAMES) for _ in range(chance.randrange(5))]
+        values = [chance.choice(_VALUES if chance.random() < 0.7 else _OTHERS) for _ in names]
+        parts = [f'"{name}"{chance.choice(("", " "))}: {value}' for name, value in zip(names, values, strict=True)]
+        parts.insert(chance.randrange(len(parts) + 1), chance.choice(_INPUTS))
+        return chance.choice(("", CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)), "{" + ", ".join(parts) + "}"
+
+    return [one() for _ in range(number)]
+
+
+def length_of(endpoint: str, text: str) -> str:
+    """The class by the limit that the engine takes."""
+    body = jsontext.parse(text)
+    limit = output_limit(body, endpoint or infer_endpoint(body))
+    return "none" if limit is None else str(int(2 * math.log2(limit + 1)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_class_goes_by_the_limit_that_the_engine_takes(queue: Queue, seed: int) -> None:
+    asked = bodies(seed, 300)
+    queue = queue.with_limits(lane_limit=1_000)
+    for number, (endpoint, text) in enumerate(asked):
+        await queue.add("high", f"{1000 + number}-0", deadline=NOW + 9_000 + number, body=text, endpoint=endpoint)
+    found: list[str] = []
+    while len(found) < len(asked):
+        found += [claim.length for claim in (await queue.pull(wanted=100, needs={})).claims]
+    for (endpoint, text), length in zip(asked, found, strict=True):
+        assert length == length_of(endpoint, text), (endpoint, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"max_tokens": 8, "prompt": "%s", "max_tokens": 800}',
+        '{"max_tokens": 8, "prompt": "%s", "max_tok\\u0065ns": 800}',
+        '{"prompt": "%s", "metadata": {"max_tokens": 8}}',
+    ],
+)
+@pytest.mark.parametrize("size", [100, 20_000, 70_000])
+async def test_a_long_body_is_not_taken_for_one_with_a_smaller_limit(queue: Queue, size: int, text: str) -> None:
+    queue = queue.with_limits(max_entry_bytes=100_000)
+    body = text % ("x" * size)
+    await queue.add("high", "1000-0", deadline=NOW + 9_000, body=body, endpoint=COMPLETIONS)
+    (claim,) = (await queue.pull(needs={})).claims
+    assert claim.length == (length_of(COMPLETIONS, body) if size == 100 else "none")
+
+
+async def test_the_limit_of_a_long_body_is_known_if_it_is_plain(queue: Queue) -> None:
+    queue = queue.with_limits(max_entry_bytes=100_000)
+    body = json.dumps({"messages": [{"role": "user", "content": "é" * 9_000}], "max_tokens": 100, "temperature": 0})
+    await queue.add("high", "1000-0", deadline=NOW + 9_000, body=body)
+    (claim,) = (await queue.pull(needs={})).claims
+    assert claim.length == OF_100

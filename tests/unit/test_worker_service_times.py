@@ -11,7 +11,15 @@ from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.outcome import Finished, Outcome, cancelled, expired
-from streamfleet.worker.service_times import BEHIND_S, LEAST_SAMPLES, MOST_SAMPLES, Judge, ServiceTimes, quantile_of
+from streamfleet.worker.service_times import (
+    BEHIND_S,
+    LEAST_SAMPLES,
+    MOST_CLASSES,
+    MOST_SAMPLES,
+    Judge,
+    ServiceTimes,
+    quantile_of,
+)
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
 
 DONE = Finished(Status.SUCCEEDED, 200, response=b"{}")
@@ -51,6 +59,18 @@ def test_classes_are_apart() -> None:
     for _ in range(40):
         times.took("none", 9.0, in_vain=True)
     assert times.needs == {"13": 1_000, "none": 9_000}
+
+
+def test_the_number_of_classes_is_bounded_and_the_busy_ones_stay() -> None:
+    times = after(*[1.0] * LEAST_SAMPLES)
+    for number in range(2 * MOST_CLASSES):
+        times.took("13", 1.0, in_vain=True)
+        for _ in range(LEAST_SAMPLES):
+            times.took(f"13 {number}", 9.0, in_vain=True)
+    assert "13" in times.needs
+    assert "13 0" not in times.needs
+    assert f"13 {2 * MOST_CLASSES - 1}" in times.needs
+    assert len(times.needs) == MOST_CLASSES
 
 
 def test_a_changed_engine_is_noticed() -> None:

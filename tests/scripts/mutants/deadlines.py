@@ -5,6 +5,21 @@ from __future__ import annotations
 from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
+    Mutant(
+        "judge: runs of a tenant teach no other's class",
+        caught_by="pull_judge.runs_of_a_tenant_teach_no_other_tenants_class",
+        argument="b,c",
+    ),
+    Mutant(
+        "lengths: a name may be written with escapes",
+        caught_by="pull_judge.a_class_goes_by_the_limit_that_the_engine_takes",
+        argument="0",
+    ),
+    Mutant(
+        "lengths: of a name that is given twice, the last counts",
+        caught_by="pull_judge.a_class_goes_by_the_limit_that_the_engine_takes",
+        argument="0",
+    ),
     Mutant("judge: what an earlier run has done is not known", caught_by=HISTORY),
     Mutant(
         "judge: a first attempt that goes on",
@@ -20,8 +35,8 @@ MUTANTS = (
     ),
     Mutant(
         "judge: lengths of tenants",
-        "  local shared = sharing()\n  if shared then\n    local cost, prompt",
-        "  local shared = false\n  if shared then\n    local cost, prompt",
+        "local shared, class = sharing(), limit",
+        "local shared, class = false, limit",
         "pull_judge.a_tenants_class_is_of_the_lengths_that_it_has_had",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Times that requests take on this engine, by class of length, and the least that the next ones need. Pure.
+"""Times that requests take on this engine, by class of length and tenant, and the least that the next ones need. Pure.
 
 The puller sends the needs to Redis, where a request with less time until its deadline is not started. A worker learns
 them from its own runs; one that knows nothing yet lets everything start. Runs that were stopped at their deadline count
@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 MOST_SAMPLES, LEAST_SAMPLES = 300, 20
+MOST_CLASSES = 256
+"""Beyond these, the class with the oldest last run is forgotten: anybody may name any tenant."""
 AGAIN = 10
 """Samples of a class until its needs are computed anew."""
 KEPT = 0.997
@@ -52,10 +54,10 @@ class _Class:
 
 
 class ServiceTimes:
-    """Times of runs by class of length.
+    """Times of runs by class, which is one of length and tenant.
 
     Attributes:
-        needs: class of length to the milliseconds that its requests need at least, where that is known.
+        needs: class to the milliseconds that its requests need at least, where that is known.
         quantile: the part of the runs of a class that took less.
     """
 
@@ -66,10 +68,14 @@ class ServiceTimes:
         self.needs: dict[str, int] = {}
 
     def took(self, length: str, run_s: float, *, in_vain: bool) -> None:
-        """Add a run of a class of length: its seconds, and true if it was stopped because its deadline passed."""
+        """Add a run of a class: its seconds, and true if it was stopped because its deadline passed."""
         self._spent = self._spent * KEPT + run_s
         self._wasted = self._wasted * KEPT + (run_s if in_vain else 0.0)
-        known = self._classes.setdefault(length, _Class())
+        known = self._classes[length] = self._classes.pop(length, None) or _Class()
+        if len(self._classes) > MOST_CLASSES:
+            oldest = next(iter(self._classes))
+            del self._classes[oldest]
+            self.needs.pop(oldest, None)
         known.samples.append((run_s, in_vain))
         known.fresh += 1
         wasted = self._wasted / self._spent if self._spent else 0.0

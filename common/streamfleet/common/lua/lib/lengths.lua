@@ -2,17 +2,59 @@
 -- Length that a request asks for.
 local function half_octave(tokens) return math.floor(2 * math.log(tokens + 1) / math.log(2)) end
 
--- Bytes of the body, and the limit of output that it asks for, as text, '' for none. A name inside a string of the body
--- has escaped quotes. Of a long body only both ends are read.
-local function body_size(fields)
-  local body = ''
-  for i = 1, #fields, 2 do if fields[i] == 'body' then body = fields[i + 1] end end
-  local part = #body <= 65536 and body or string.sub(body, 1, 8192) .. '\n' .. string.sub(body, -8192)
-  local at = string.find(part, '"max_', 1, true)   -- much faster than a pattern
-  while at do
-    local limit = string.match(part, '^[%a_]*tokens"%s*:%s*(%d%d?%d?%d?%d?%d?%d?)', at + 1)
-    if limit then return #body, limit end
-    at = string.find(part, '"max_', at + 1, true)
+-- Returns the bytes of the body, and as text the limit of output that the engine takes, '' for none: output_limit of
+-- numbers.py, in Lua. Decoding takes long, so most bodies are searched for the one field that names a limit; of a longer one
+-- that is not so simple, nothing is known.
+local body_size
+do
+  local CHAT, COMPLETIONS = '/v1/chat/completions', '/v1/completions'
+  local NAMES = {[CHAT] = {'max_completion_tokens', 'max_tokens'}, [COMPLETIONS] = {'max_tokens'},
+    ['/v1/responses'] = {'max_output_tokens'}}
+  local MOST_DECODED, MOST_SEARCHED, MOST_TOKENS = 16384, 65536, 10000000
+
+  local function limit_in(value)
+    if value == true then value = 1 elseif value == false then value = 0 end
+    if type(value) == 'string' then value = string.gsub(value, '_', '') end
+    value = tonumber(value)
+    if not value or not (value >= 0 and value < math.huge) then return '' end
+    return string.format('%.0f', math.floor(math.min(math.max(1, value), MOST_TOKENS)))
   end
-  return #body, ''
+
+  local function limit_of(body, endpoint)
+    endpoint = endpoint or body.messages ~= nil and CHAT or body.prompt ~= nil and COMPLETIONS or ''
+    if not NAMES[endpoint] then return '0' end   -- it generates nothing
+    for _, name in ipairs(NAMES[endpoint]) do
+      if body[name] ~= nil and body[name] ~= cjson.null then return limit_in(body[name]) end
+    end
+    return endpoint == COMPLETIONS and body.max_tokens == nil and '16' or ''
+  end
+
+  -- Nil where the body has to be decoded. The one field that names a limit is the body's own if nothing behind it opens or
+  -- closes another object. A name inside a string has escaped quotes; one with escaped letters may be anywhere.
+  local function limit_at_once(body, endpoint)
+    -- @guard lengths: a name may be written with escapes
+    if string.find(body, '\\u00', 1, true) and string.find(body, '\\u00[2-7]') then return nil end
+    local at = string.find(body, '"max_', 1, true)   -- much faster than a pattern
+    if not at then return NAMES[endpoint] and limit_of({}, endpoint) end
+    -- @guard lengths: of a name that is given twice, the last counts
+    if string.find(body, '"max_', at + 5, true) then return nil end
+    local name, limit, rest = string.match(body, '^(max_[%a_]-tokens)"%s*:%s*(%d+)%s*(,?[^%[%]{}]*)}%s*$', at + 1)
+    if not name or rest ~= '' and string.sub(rest, 1, 1) ~= ',' then return nil end
+    if not endpoint and name == 'max_tokens' and not string.find(body, '"input"', 1, true) then return limit_in(limit) end
+    return NAMES[endpoint] and limit_of({[name] = limit}, endpoint)
+  end
+
+  body_size = function(fields)
+    local body, endpoint = '', nil
+    for i = 1, #fields, 2 do
+      if fields[i] == 'body' then body = fields[i + 1] elseif fields[i] == 'endpoint' then endpoint = fields[i + 1] end
+    end
+    if endpoint == '' then endpoint = nil end
+    if endpoint and not NAMES[endpoint] then return #body, '0' end
+    local limit = #body <= MOST_SEARCHED and limit_at_once(body, endpoint)
+    if limit then return #body, limit end
+    local read, decoded = pcall(cjson.decode, #body <= MOST_DECODED and body or '')
+    if not read or type(decoded) ~= 'table' then return #body, '' end
+    return #body, limit_of(decoded, endpoint)
+  end
 end

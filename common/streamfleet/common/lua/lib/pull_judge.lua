@@ -4,16 +4,20 @@
 -- Deadlines are judged at the pick, if the worker tells how long its requests take: what cannot be done in time even if
 -- it starts now is not started.
 
--- Class of length: half octaves of the output that requests of its tenant with such a limit have had, else of its limit.
+-- Class of length: half octaves of the output that requests of its tenant with such a limit have had, else of its limit;
+-- and a hash of the tenant.
 local function length_class(fields, tenant)
   local bytes, limit = body_size(fields)
   limit = tonumber(limit)
-  local shared = sharing()
+  local shared, class = sharing(), limit and tostring(half_octave(limit)) or 'none'
   if shared then
-    local cost, prompt = shared.cost(shared.record(shared.name(tenant)), bytes, limit)
-    return tostring(half_octave(cost - prompt))
+    tenant = shared.name(tenant)
+    local cost, prompt = shared.cost(shared.record(tenant), bytes, limit)
+    class = tostring(half_octave(cost - prompt))
   end
-  return limit and tostring(half_octave(limit)) or 'none'
+  -- @guard judge: runs of a tenant teach no other's class
+  if (tenant or '') ~= '' then class = class .. ' ' .. string.sub(redis.sha1hex(tenant), 1, 8) end
+  return class
 end
 
 -- `needs`: ms that requests of each class need at least. Returns the class of a claimed entry; nil if it has been ended.
