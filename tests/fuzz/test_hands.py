@@ -28,6 +28,8 @@ from tests.servers import newest
 
 STEPS = 60
 LAST_ID = "18446744073709551615-18446744073709551615"
+OTHERS = (("SET", "x"), ("RPUSH", "x"), ("HSET", "a", "b"), ("ZADD", 1, "x"), ("XADD", "*", "a", "b"))
+"""A value of each type, for a key that hands overwrite."""
 TERMINAL = {status.value.encode() for status in Status}
 
 
@@ -47,6 +49,7 @@ class Meddled:
         self.hands = hands
         self.accepted: list[bytes] = []
         self.number = 0
+        self.kept_run = "r"
 
     async def run(self) -> None:
         await self.queue.broker.ensure_groups()
@@ -75,6 +78,7 @@ class Meddled:
                 ("RPUSH", result, "x"),
                 ("HSET", result, "foo", "bar"),
                 ("SET", reply, "x"),
+                *((words[0], keys.kept(self.kept_run), *words[1:]) for words in OTHERS),
                 ("XADD", reply, LAST_ID, "a", "b"),
                 ("ZADD", keys.ready(self.chance.choice(LANES)), 5, self.chance.choice(("x", "A1-A1", b"\xff"))),
                 ("ZADD", keys.delayed, 5, self.chance.choice(("x", "9|1-1", "1|x", "5|1-1"))),
@@ -82,6 +86,8 @@ class Meddled:
                 ("HSET", keys.sched, "1", "nan", "2", "inf"),
             ]
         )
+        if words[1] == keys.kept(self.kept_run):
+            await self.queue.command("DEL", words[1])
         if await self.queue.command("TYPE", words[1]) in {b"none", _type_of(str(words[0]))}:
             await self.try_to(*words)
 
@@ -92,11 +98,17 @@ class Meddled:
     async def work(self) -> None:
         broker = self.queue.broker
         for claim in (await self.queue.pull(wanted=self.chance.randrange(8))).claims:
-            match self.chance.randrange(4):
+            if claim.kept:
+                await broker.kept([claim.kept])
+            match self.chance.randrange(5):
                 case 0:
                     await broker.retry_later("w1", [Retry(claim.lease, self.chance.choice((0, 5)), ERROR)], 2)
                 case 1:
                     await broker.release("w1", [claim.lease])
+                case 2:
+                    self.kept_run = f"r{self.number}"
+                    await broker.keep({self.kept_run: b"1 x"})
+                    await broker.release("w1", [claim.lease], kept={claim.lease: (self.kept_run, 3)})
                 case _:
                     status = self.chance.choice((Status.SUCCEEDED, Status.FAILED))
                     error = "" if status is Status.SUCCEEDED else ERROR

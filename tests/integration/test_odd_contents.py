@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -35,6 +36,24 @@ async def test_a_key_of_another_type_is_told_as_such(broker: Broker, key: str) -
         await take_snapshot(broker)
     with pytest.raises(StreamfleetError, match="audit --repair"):
         await read_view(broker)
+
+
+@pytest.mark.parametrize("key", SHARED)
+async def test_a_worker_is_told_so_too_or_reads_on(broker: Broker, key: str) -> None:
+    """Any other error would end it."""
+    await broker.connection.command("DEL", key)
+    await broker.connection.command("SET", key, "of another type")
+    looks: list[Callable[[], Awaitable[object]]] = [
+        lambda: broker.disown("w1", []),
+        lambda: broker.keep({"a1": b"1 x"}),
+        broker.head,
+        broker.last_notice,
+        broker.workers,
+        lambda: broker.cancel_requests(1),
+    ]
+    for look in looks:
+        with contextlib.suppress(StreamfleetError):
+            await look()
 
 
 async def test_lanes_are_paused_by_a_key_of_the_right_type_or_not_at_all(broker: Broker) -> None:

@@ -396,6 +396,17 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
         await queue.command("DEL", key)
 
 
+async def test_what_hands_add_to_the_homes_is_taken_out(queue: Queue) -> None:
+    await meet(queue, "w1")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await take(queue, "w1")
+    await queue.command("ZADD", queue.keys.loads, 0, "x")
+    await queue.broker.promote()
+    assert await queue.command("ZSCORE", queue.keys.loads, "x") is None
+    await queue.add("high", f"{NOW}-2", session="first")
+    assert await take(queue, "w1") == [f"{NOW}-2"]
+
+
 async def test_an_idle_home_is_woken_for_what_comes_to_it(queue: Queue) -> None:
     await meet(queue, "w1", "w2", "w3")
     for worker in ("w3", "w2"):

@@ -299,7 +299,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("xread", "xrevrange"), p.of(READ, keys.cancels)),
         Grant(("xrange", "xdel"), p.of(BOTH, keys.cancel_requests)),
         Grant(("get",), p.of(READ, keys.request)),
-        Grant(("get", "set", "del"), p.of(BOTH, keys.kept)),
+        Grant(("mget", "set", "del"), p.of(BOTH, keys.kept)),
         Grant(("set",), p.of(WRITE, keys.maintain)),
     ]
 

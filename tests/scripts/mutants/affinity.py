@@ -46,6 +46,12 @@ _OWN_TESTS = tuple(
 MUTANTS = (
     *_OWN_TESTS,
     Mutant(
+        "affinity: what is no number is no home",
+        "if not number then   -- added by hand",
+        "if false then   -- added by hand",
+        caught_by="affinity.what_hands_add_to_the_homes_is_taken_out",
+    ),
+    Mutant(
         "affinity: of tenants, the next is asked when the first waits for another",
         "(some_interrupted or homing()) and 16 or 0",
         "some_interrupted and 16 or 0",

@@ -96,7 +96,7 @@ class WorkerBroker(HousekeepingBroker):
         """Lane and rank of the first staged request, of lanes that are not paused; None if there is none."""
         fields = [f"paused:{lane.number}" for lane in LANES]
         commands = [("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES") for lane in LANES]
-        *found, paused = await self.connection.pipeline([*commands, ("HMGET", self.keys.sched, *fields)])
+        *found, paused = await self._look_all([*commands, ("HMGET", self.keys.sched, *fields)])
         ranks = map(first_score, found)
         waiting = zip(LANES, ranks, paused, strict=True)
         return next(((lane, rank) for lane, rank, pause in waiting if rank is not None and pause is None), None)
@@ -231,24 +231,27 @@ class WorkerBroker(HousekeepingBroker):
         life = ("PX", self.limits.kept_ttl_ms)
         try:
             await self.connection.pipeline([("SET", self.keys.kept(run), out, *life) for run, out in outputs.items()])
-        except (BrokerOutOfMemory, NotPermitted):
+        except BrokerOutOfMemory:
+            await self.forget(list(outputs))  # some may have been stored
+            return False
+        except NotPermitted:
             return False
         return True
 
     async def kept(self, runs: Sequence[str]) -> list[bytes | None]:
-        """The output of interrupted runs; None for what is gone."""
-        replies: list[bytes | None] = await self.connection.pipeline([("GET", self.keys.kept(run)) for run in runs])
+        """The output of interrupted runs; None for what is gone, or was overwritten with another type."""
+        replies: list[bytes | None] = await self.connection.command("MGET", *map(self.keys.kept, runs))
         return replies
 
     async def forget(self, runs: Sequence[str]) -> None:
-        """Delete the output of interrupted runs."""
-        await self.connection.pipeline([("DEL", self.keys.kept(run)) for run in runs])
+        """Delete output that no record names; what a record names is deleted with the record, by scripts."""
+        await self.connection.command("DEL", *map(self.keys.kept, runs))
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:
         """Hand back entries that this worker holds unknowingly after a pull's answer was lost. Returns their number."""
         known_entries = {(lease.lane, lease.stream_id) for lease in known}
         commands = [("XPENDING", self.keys.lane(lane), GROUP, "-", "+", 10_000, worker) for lane in LANES]
-        replies = await self._with_groups(lambda: self.connection.pipeline(commands))
+        replies = await self._with_groups(lambda: self._look_all(commands))
         unknown = [
             Lease(lane, row[0], row[3], "")
             for lane, rows in zip(LANES, replies, strict=True)

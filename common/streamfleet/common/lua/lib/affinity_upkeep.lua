@@ -40,7 +40,9 @@ function AFFINITY.add_upkeep(h)
     for i = 1, #rows, 2 do
       local number = tonumber(rows[i])
       local seen = tonumber(string.match(call('HGET', SESSIONS, 'w|' .. rows[i]) or '', '^%d+') or 0)
-      if tonumber(rows[i + 1]) >= AFFINITY.lost then
+      if not number then   -- added by hand
+        call('ZREM', LOADS, rows[i])
+      elseif tonumber(rows[i + 1]) >= AFFINITY.lost then
         h.spill(number)
       -- @guard affinity: a worker that asks for nothing loses what waits for it
       elseif waits_too_long(number, seen) then
