@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import pytest
+
 from streamfleet.common.broker.types import Claim, Lease, RenewCode
 from tests.scripts.harness import NOW, Queue
 
@@ -29,6 +33,8 @@ async def test_the_next_run_finds_the_output_of_the_last_one(queue: Queue) -> No
     first = await claimed(queue)
     assert (first.interrupted, first.kept) == (1, "a1")
     assert await queue.broker.kept(["a1", "gone"]) == [OUT, None]
+    await queue.command("RPUSH", queue.keys.kept("odd"), "by hand")
+    assert await queue.broker.kept(["a1", "odd"]) == [OUT, None]
     await hand_back(queue, first.lease, "b2", OUT * 3)
     again = await claimed(queue)
     assert (again.interrupted, again.kept) == (2, "b2")
@@ -55,6 +61,7 @@ async def test_output_of_a_worker_without_the_lease_is_not_what_counts(queue: Qu
     (other,) = (await queue.pull("w2")).claims
     assert await queue.broker.keep({"late": OUT})
     assert await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("late", len(OUT))}) == 0
+    assert await queue.broker.kept(["late"]) == [None]
     await queue.broker.release("w2", [other.lease])
     assert (await claimed(queue)).kept == ""
 
@@ -76,11 +83,143 @@ async def test_the_output_of_a_running_request_is_found_after_its_worker_is_lost
 async def test_nothing_is_left_when_the_request_has_ended(queue: Queue) -> None:
     await hand_back(queue, await queue.running("low"))
     await queue.complete("w1", (await claimed(queue)).lease)
-    await queue.broker.forget(["a1"])
+    await nothing_is_left(queue)
+
+
+async def nothing_is_left(queue: Queue) -> None:
+    assert await queue.command("KEYS", queue.keys.kept("*")) == []
     assert await bytes_of_all(queue) == 0
-    assert await queue.broker.kept(["a1"]) == [None]
     left = await queue.command("HKEYS", "{q}:sched")
     assert not [name for name in left if b"interrupted" in name]
+
+
+async def cancel(queue: Queue) -> None:
+    await queue.command("SET", queue.keys.request("r1"), "d1 low:1000-0 ")
+    assert await queue.broker.cancel("r1")
+
+
+async def cancel_what_is_found_at_its_turn(queue: Queue) -> None:
+    assert await queue.broker.cancel("r1")
+    assert (await queue.pull()).dropped == 1
+
+
+async def expire(queue: Queue) -> None:
+    ended, _ = await queue.at(NOW + 10_000).broker.expire()
+    assert ended == 1
+
+
+async def expire_at_pull(queue: Queue) -> None:
+    assert (await queue.at(NOW + 10_000).pull()).dropped == 1
+
+
+async def expire_on_the_way_back(queue: Queue) -> None:
+    lease = await queue.claim()
+    assert await queue.at(NOW + 10_000).broker.release("w1", [lease]) == 1
+
+
+async def outgrow_a_new_limit(queue: Queue) -> None:
+    assert (await queue.with_limits(max_entry_bytes=20).pull()).dropped == 1
+
+
+async def fail_for_the_last_time(queue: Queue) -> None:
+    assert await queue.retry("w1", await queue.claim(), most=1) == 2
+
+
+async def have_no_time_for_another_attempt(queue: Queue) -> None:
+    assert await queue.retry("w1", await queue.claim(), delay_ms=10_000) == 3
+
+
+async def kill_the_last_worker(queue: Queue) -> None:
+    await queue.claim()
+    assert (await queue.broker.reclaim(0, 1)).dead == 1
+
+
+async def be_answered_by_another_entry(queue: Queue) -> None:
+    await queue.add("high", "2000-0", id="r1")
+    await queue.complete("w2", (await queue.pull("w2")).claims[0].lease)
+    assert (await queue.pull()).dropped == 1
+
+
+async def be_cancelled_while_it_runs(queue: Queue) -> None:
+    lease = await queue.claim()
+    assert await queue.broker.cancel("r1")
+    assert await queue.complete("w1", lease) == [2]
+
+
+async def be_deleted_by_hand(queue: Queue) -> None:
+    await queue.command("XDEL", queue.keys.lane("low"), "1000-0")
+    assert (await queue.pull()).claims == []
+
+
+async def be_deleted_by_hand_while_it_runs(queue: Queue) -> None:
+    lease = await queue.claim()
+    await queue.command("XDEL", queue.keys.lane("low"), "1000-0")
+    assert await queue.broker.keep({"b2": OUT})
+    await queue.broker.release("w1", [lease], kept={lease: ("b2", len(OUT))})
+
+
+async def lose_the_lease_before_it_is_handed_back(queue: Queue) -> None:
+    lease = await queue.claim()
+    await queue.broker.release("w1", [lease])
+    assert await queue.broker.keep({"late": OUT})
+    assert await queue.broker.release("w1", [lease], kept={lease: ("late", len(OUT))}) == 0
+    await cancel(queue)
+
+
+async def lose_the_lease_before_a_checkpoint(queue: Queue) -> None:
+    lease = await queue.claim()
+    await queue.broker.release("w1", [lease])
+    assert await queue.broker.keep({"late": OUT})
+    assert await queue.broker.renew("w1", [lease], {lease: ("late", len(OUT))}) == [RenewCode.LOST]
+    await cancel(queue)
+
+
+async def go_on_from_a_later_output(queue: Queue) -> None:
+    await hand_back(queue, await queue.claim(), "b2")
+    assert await queue.broker.kept(["a1", "b2"]) == [None, OUT]
+    await cancel(queue)
+
+
+ENDS = (
+    *(
+        cancel,
+        cancel_what_is_found_at_its_turn,
+        expire,
+        expire_at_pull,
+        expire_on_the_way_back,
+        outgrow_a_new_limit,
+        fail_for_the_last_time,
+    ),
+    *(have_no_time_for_another_attempt, kill_the_last_worker, be_answered_by_another_entry),
+    *(be_cancelled_while_it_runs, be_deleted_by_hand, be_deleted_by_hand_while_it_runs),
+    *(lose_the_lease_before_it_is_handed_back, lose_the_lease_before_a_checkpoint, go_on_from_a_later_output),
+)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+async def test_output_goes_with_its_request_however_that_ends(
+    queue: Queue, end: Callable[[Queue], Awaitable[None]]
+) -> None:
+    """Counted, it would take the room of others for ever; uncounted, it would not be bounded."""
+    await hand_back(queue, await queue.running("low", id="r1", deadline=NOW + 9_000))
+    assert await queue.broker.kept(["a1"]) == [OUT]
+    await end(queue)
+    await nothing_is_left(queue)
+
+
+async def test_nothing_is_left_of_a_request_that_vanished(queue: Queue) -> None:
+    await hand_back(queue, await queue.running("low", id="r1"))
+    await queue.command("SET", queue.keys.request("r1"), "d1 low:1000-0 ")
+    await queue.command("DEL", queue.keys.lane("low"))
+    assert await queue.broker.end_vanished(["r1"], mend=True) == ["r1"]
+    await nothing_is_left(queue)
+
+
+async def test_a_release_that_is_sent_twice_deletes_no_output(queue: Queue) -> None:
+    lease = await queue.running("low")
+    await hand_back(queue, lease)
+    assert await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("a1", len(OUT))}) == 0
+    assert await queue.broker.kept(["a1"]) == [OUT]
 
 
 async def test_what_is_kept_of_all_requests_is_bounded(queue: Queue) -> None:

@@ -38,7 +38,6 @@ class Notebook:
         self.kept: dict[str, bytes] = {}
         self.named: dict[Lease, tuple[str, int]] = {}
         self.generated: dict[Lease, int] = {}
-        self.forgotten: list[str] = []
         self.has_room = True
         self.code = CompleteCode.PUBLISHED
         self.refuse = ""
@@ -62,9 +61,6 @@ class Notebook:
     async def keep(self, outputs: Mapping[str, bytes]) -> bool:
         self.kept |= outputs
         return self.has_room
-
-    async def forget(self, runs: Sequence[str]) -> None:
-        self.forgotten += runs
 
     async def release(
         self,
@@ -143,7 +139,6 @@ async def test_output_is_kept_before_its_request_goes_back() -> None:
     ((run, output),) = rig.broker.kept.items()
     assert Partial.decode(output) == Partial(7, b"state")
     assert rig.broker.named == {one.lease: (run, len(output))}
-    assert rig.broker.forgotten == ["a former run"]
 
 
 async def test_what_a_run_has_generated_is_told_when_its_request_goes_back() -> None:
@@ -160,17 +155,13 @@ async def test_output_for_which_redis_has_no_room_is_lost_and_its_former_part_st
     rig.broker.has_room = False
     one.claim = replace(one.claim, kept="a former run")
     await rig.write((one, HandedBack(partial=Partial(7, b"state"))))
-    assert (rig.broker.released, rig.broker.named, rig.broker.forgotten) == ([one.lease], {}, [])
+    assert (rig.broker.released, rig.broker.named) == ([one.lease], {})
 
 
-async def test_what_was_kept_is_forgotten_with_the_result_but_not_by_who_has_lost_the_lease() -> None:
-    for code, forgotten in ((CompleteCode.PUBLISHED, ["a former run"]), (CompleteCode.LOST, [])):
-        rig, one = Rig(), in_flight_request()
-        rig.broker.code = code
-        one.claim, one.resume = replace(one.claim, kept="a former run"), Partial(7, b"state")
-        await rig.write((one, Finished(**{**vars_of(success()), "resumed_tokens": 7})))
-        assert rig.completions()[0].values["resumed_tokens"] == 7
-        assert rig.broker.forgotten == forgotten
+async def test_a_result_tells_what_its_run_went_on_with() -> None:
+    rig, one = Rig(), in_flight_request()
+    await rig.write((one, Finished(**{**vars_of(success()), "resumed_tokens": 7})))
+    assert rig.completions()[0].values["resumed_tokens"] == 7
 
 
 async def test_a_result_says_who_when_and_how_long() -> None:

@@ -1,15 +1,15 @@
-"""Checkpoints: whose output is kept, and which output counts no more."""
+"""Checkpoints: whose output is kept, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from streamfleet.common.broker.types import Lease, RenewCode
 from streamfleet.common.clock import SystemClock
+from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.worker.engine.base import EngineRequest, Partial
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -18,11 +18,11 @@ from tests.unit.worker_requests import in_flight_request
 
 
 class Kept:
-    """A queue that keeps output; it may say that leases are lost, or that a request ends meanwhile."""
+    """A queue that keeps output; it may say that leases are lost, or fail."""
 
     def __init__(self) -> None:
         self.outputs: dict[str, bytes] = {}
-        self.code, self.ends = RenewCode.RENEWED, list[InFlightRequest]()
+        self.code, self.fault = RenewCode.RENEWED, cast("Exception | None", None)
 
     async def keep(self, outputs: Mapping[str, bytes]) -> bool:
         self.outputs.update(outputs)
@@ -30,8 +30,8 @@ class Kept:
 
     async def renew(self, _: str, leases: Sequence[Lease], kept: Mapping[Lease, Any]) -> list[RenewCode]:
         assert list(kept) == leases
-        for request in self.ends:
-            request.done = True
+        if self.fault is not None:
+            raise self.fault
         return [self.code] * len(leases)
 
     async def forget(self, runs: Sequence[str]) -> None:
@@ -60,31 +60,29 @@ async def test_each_half_of_an_interval_is_kept(made: int, resumed: int, kept: i
     assert len(queue.outputs) == kept
 
 
-async def test_the_last_output_replaces_the_one_before() -> None:
+async def test_only_what_was_made_since_the_last_one_counts_for_the_next() -> None:
     request = running(40)
-    request.claim = replace(request.claim, interrupted=1, kept="of an earlier run")
     keeper, queue = checkpoints(request)
-    queue.outputs["of an earlier run"] = b"1 state"
     assert request.asked is not None
     for made in (40, 71, 72):
         request.asked.made = made
         await keeper.look()
-    assert queue.outputs == {request.claim.kept: b"72 state"}
+    assert list(queue.outputs.values()) == [b"40 state", b"72 state"]
 
 
-async def test_output_of_a_lost_lease_is_forgotten() -> None:
+async def test_after_a_lost_lease_nothing_counts_as_kept() -> None:
     request = running(40)
     keeper, queue = checkpoints(request)
     queue.code = RenewCode.LOST
     await keeper.look()
-    assert queue.outputs == {}
-    assert request.claim.kept == ""
+    assert request.kept_tokens == 0
 
 
-async def test_so_is_that_of_a_request_that_ends_meanwhile() -> None:
-    """The worker that ended it did not know of this output."""
-    request = running(40)
-    keeper, queue = checkpoints(request)
-    queue.ends = [request]
-    await keeper.look()
+async def test_output_that_nothing_names_is_forgotten() -> None:
+    """Each look would store it again, and nothing would count it."""
+    keeper, queue = checkpoints(running(40))
+    queue.fault = BrokerUnavailable("a key was overwritten")
+    for _ in range(3):
+        with pytest.raises(BrokerUnavailable):
+            await keeper.look()
     assert queue.outputs == {}

@@ -123,8 +123,20 @@ MUTANTS = (
     ),
     Mutant(
         "interrupted: the bytes of what is kept are known",
-        caught_by="kept.nothing_is_left_when_the_request_has_ended",
+        caught_by="kept.the_next_run_finds_the_output_of_the_last_one",
     ),
+    Mutant("kept: what counts no more is deleted", caught_by="kept.nothing_is_left_when_the_request_has_ended"),
+    Mutant(
+        "kept: the output of a worker without the lease is deleted",
+        caught_by="kept.output_of_a_worker_without_the_lease_is_not_what_counts",
+    ),
+    Mutant(
+        "kept: what counts is not deleted with a second release",
+        "if run and string.match(interruptions(lane, id), '^%d+ (%S+)') ~= run then",
+        "if run then",
+        "kept.a_release_that_is_sent_twice_deletes_no_output",
+    ),
+    Mutant("vanish: interruptions are forgotten", caught_by="kept.nothing_is_left_of_a_request_that_vanished"),
     Mutant(
         "interrupted: their number is kept",
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",

@@ -25,7 +25,7 @@ from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from streamfleet.worker.keeping import forget, store
+from streamfleet.worker.keeping import store
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, broken
 from streamfleet.worker.publishing import Publisher
 
@@ -142,7 +142,6 @@ class Completer:
             )
             for lease in leases:
                 metrics.of(counter, lease.lane).inc()
-            await forget(self._broker, [request.claim.kept for request in requests if request.lease in some])
 
     async def _each_or_all(self, write: Callable[[Sequence[T]], Awaitable[None]], items: Sequence[T]) -> None:
         """Write all in one call; if Redis refuses that, one by one, so that one odd outcome harms no other."""
@@ -184,10 +183,6 @@ class Completer:
             else:  # the first worker to end it has counted it
                 count_wasted(outcome, "ended_before")
         tally.close()
-        ended = zip(items, codes, strict=True)
-        await forget(
-            self._broker, [request.claim.kept for (request, _), code in ended if code is not CompleteCode.LOST]
-        )
 
     def _completion(self, request: InFlightRequest, outcome: Finished) -> Completion:
         """The outcome as the script needs it. The script itself adds lane, entry, worker and attempt."""
@@ -232,7 +227,6 @@ class Completer:
         ]
         if kept := await store(self._broker, [(request, outcome.partial) for request, outcome in items]):
             await self._broker.renew(self._worker, list(kept), kept)
-            await forget(self._broker, [request.claim.kept for request, _ in items if request.lease in kept])
         codes = await self._broker.retry_later(self._worker, retries, self._max_deliveries)
         tally = Tally(self._clock.monotonic())
         for (request, outcome), code in zip(items, codes, strict=True):

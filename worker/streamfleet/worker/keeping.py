@@ -2,7 +2,7 @@
 
 It is stored when a run is handed back or has failed, and at checkpoints, in case that its worker is killed. Each run
 has a key of its own, so that a worker without the lease overwrites nothing; a fenced script makes it the one that
-counts.
+counts. Scripts delete it when another run's counts, or its request ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -39,13 +38,6 @@ async def store(
         return kept
     log.warning("output_not_kept", requests=len(kept))
     return {}
-
-
-async def forget(broker: WorkerBroker, runs: Sequence[str]) -> None:
-    """Delete output that counts no more; empty names are passed over. What cannot be deleted expires."""
-    if some := [run for run in runs if run]:
-        with contextlib.suppress(StreamfleetError):
-            await broker.forget(some)
 
 
 class Checkpoints:
@@ -82,14 +74,12 @@ class Checkpoints:
         kept = await store(self._broker, outputs)
         if not kept:
             return
-        codes = await self._broker.renew(self._worker, list(kept), kept)
-        renewed = {lease for lease, code in zip(kept, codes, strict=True) if code is RenewCode.RENEWED}
-        useless = []
+        try:
+            codes = await self._broker.renew(self._worker, list(kept), kept)
+        except StreamfleetError:  # nothing names it, so nothing counts it, and the next look stores it again
+            await self._broker.forget([run for run, _ in kept.values()])
+            raise
+        renewed = {lease for lease, code in zip(kept, codes, strict=True) if code is not RenewCode.LOST}
         for request, partial in outputs:
-            run, _ = kept[request.lease]
-            if request.lease in renewed and not request.done:
-                useless.append(request.claim.kept)
-                request.claim, request.kept_tokens = replace(request.claim, kept=run), partial.tokens
-            else:  # lost, or ended meanwhile: whoever ended it has not heard of this output
-                useless.append(run)
-        await forget(self._broker, useless)
+            if request.lease in renewed:
+                request.kept_tokens = partial.tokens

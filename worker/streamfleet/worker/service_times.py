@@ -71,7 +71,7 @@ class ServiceTimes:
         """Add a run of a class: its seconds, and true if it was stopped because its deadline passed."""
         self._spent = self._spent * KEPT + run_s
         self._wasted = self._wasted * KEPT + (run_s if in_vain else 0.0)
-        known = self._classes[length] = self._classes.pop(length, None) or _Class()
+        known = self._classes[length] = self._classes.pop(length, _Class())
         if len(self._classes) > MOST_CLASSES:
             oldest = next(iter(self._classes))
             del self._classes[oldest]

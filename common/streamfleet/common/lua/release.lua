@@ -15,8 +15,10 @@ for _, lease in ipairs(leases) do
   if looked_at >= cfg.at_once or bytes >= cfg.copied_bytes then break end
   looked_at = looked_at + 1
   local lane, id = lease[1], lease[2]
-  if holds(lane, id, lease[3]) then
-    local fields = fetch_fields(lane, id)
+  local held = holds(lane, id, lease[3])
+  local fields = held and fetch_fields(lane, id)
+  if not fields then KEPT.refuse(lane, id, lease[4]) end
+  if held then
     if fields then
       -- @guard release: an interruption is counted
       if gave_way or lease[4] then

@@ -19,6 +19,8 @@ for i, lease in ipairs(leases) do
     if lease[5] then note_interruption(lane, id, false, lease[5], lease[6]) end
     table.insert(ids[lane], id)
     codes[i] = 1
+  else
+    KEPT.refuse(lane, id, lease[5])
   end
 end
 for lane, some in pairs(ids) do ids[lane] = stamp(lane, worker, some) end   -- {stream id = true} from here on

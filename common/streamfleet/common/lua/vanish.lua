@@ -34,6 +34,8 @@ local function vanish(request_id, reply, record, tokens)
     local read = redis.pcall('EXISTS', tokens) == 1 and {} or nil
     publish(request_id, 'dead', describe(given, lane, id, entry), reply ~= '' and reply or nil, read)
     call('HDEL', ATTEMPTS, entry_field(lane, id))
+    -- @guard vanish: interruptions are forgotten
+    forget_interruptions(lane, {id})
   end
   return 1
 end

@@ -76,16 +76,32 @@ local function interruptions(lane, id)
   return some_interrupted and call('HGET', SCHED, interrupted_field(lane, id)) or ''
 end
 
-local function kept_bytes(record) return tonumber(string.match(record or '', '^%d+ %S+ (%d+)') or 0) end
+-- Output that is kept has a key for each run, and counts while the record of its request names the run.
+local KEPT = {}
+
+function KEPT.key(run) return cfg.prefix .. 'kept:' .. run end
+
+-- `before`, `after`: records of a request; '' for none.
+function KEPT.change(before, after)
+  local old, old_bytes = string.match(before, '^%d+ (%S+) (%d+)')
+  local new, new_bytes = string.match(after, '^%d+ (%S+) (%d+)')
+  -- @guard kept: what counts no more is deleted
+  if old and old ~= new then redis.pcall('DEL', KEPT.key(old)) end
+  local more = (tonumber(new_bytes) or 0) - (tonumber(old_bytes) or 0)
+  -- @guard interrupted: the bytes of what is kept are known
+  if more ~= 0 then call('HINCRBY', SCHED, 'kept_bytes', string.format('%.0f', more)) end
+end
+
+-- A worker without the lease has kept output of a run; false or nil for none.
+function KEPT.refuse(lane, id, run)
+  -- @guard kept: the output of a worker without the lease is deleted
+  if run and string.match(interruptions(lane, id), '^%d+ (%S+)') ~= run then redis.pcall('DEL', KEPT.key(run)) end
+end
 
 -- True while a request waits for another worker than this one, which can go on with it without reading it again.
 local function waits_for_another(lane, id, worker)
   local ms, home = string.match(interruptions(lane, id), ' (%d+) (%S+)$')
   return home and home ~= worker and tonumber(ms) > now_ms()
-end
-
-local function add_kept_bytes(bytes)
-  if bytes ~= 0 then call('HINCRBY', SCHED, 'kept_bytes', string.format('%.0f', bytes)) end
 end
 
 -- `gave_way_at`: the worker at which it gave way to an urgent request, if it did. `run`, `bytes`: of the output that was
@@ -99,7 +115,7 @@ local function note_interruption(lane, id, gave_way_at, run, bytes, deadline)
     local wait_ms = math.min(HOME_MS, deadline and (deadline - now_ms()) / 4 or HOME_MS)
     record = string.format('%s %.0f %s', record, now_ms() + wait_ms, gave_way_at)
   end
-  add_kept_bytes(kept_bytes(record) - kept_bytes(before))
+  KEPT.change(before, record)
   call('HSET', SCHED, interrupted_field(lane, id), record)
   if before == '' then some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1) end
 end
@@ -107,14 +123,12 @@ end
 local function forget_interruptions(lane, ids)
   look_at_sched()
   if not some_interrupted then return end
-  local fields, bytes = {}, 0
+  local fields = {}
   for i, id in ipairs(ids) do
     fields[i] = interrupted_field(lane, id)
-    bytes = bytes + kept_bytes(interruptions(lane, id))
+    KEPT.change(interruptions(lane, id), '')
   end
   local gone = call('HDEL', SCHED, unpack(fields))
-  -- @guard interrupted: the bytes of what is kept are known
-  add_kept_bytes(-bytes)
   -- @guard interrupted: their number is kept
   if gone > 0 and call('HINCRBY', SCHED, 'interrupted', -gone) <= 0 then call('HDEL', SCHED, 'interrupted') end
 end

@@ -8,7 +8,8 @@ local function can_leave(lane, entry_id)
   if rows.err and not string.find(rows.err, 'NOGROUP', 1, true) then return false end
   local row = rows[1]
   if row and row[2] ~= NOBODY or not pcall(require_types) then return false end
-  for _, harmless in ipairs({{'XDEL', lane_key(lane), '0-0'}, {'ZREM', ready_key(lane), ''}, {'HDEL', ATTEMPTS, ''}}) do
+  for _, harmless in ipairs({{'XDEL', lane_key(lane), '0-0'}, {'ZREM', ready_key(lane), ''}, {'HDEL', ATTEMPTS, ''},
+      {'DEL', KEPT.key('')}}) do
     -- @guard cancel: also by who may not remove entries
     if type(redis.pcall(unpack(harmless))) == 'table' then return false end
   end
