@@ -9,10 +9,11 @@ import time
 import pytest
 
 from streamfleet.common.results import Result
+from streamfleet.operator.tenants import read_tenants
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.lease import LeaseKeeper
 from tests.broker import Broker
-from tests.integration.http_engine import HttpEngine, Reply
+from tests.integration.http_engine import ANSWER, HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -30,6 +31,29 @@ def assert_error(result: Result, status: str, http_status: int, code: str | None
     assert set(result.error) == {"message", "type", "param", "code"}
     assert (result.error["code"], result.error["param"]) == (code, param)
     assert result.error["message"]
+
+
+async def test_who_leaves_a_server_that_counts_at_the_end_pays_for_the_time_in_it(fleet: Fleet) -> None:
+    """The server writes 200 tokens a second. One request expires in it, one is cancelled in it; nobody counts them."""
+    counted = {"prompt_tokens": 1, "completion_tokens": 60, "total_tokens": 61}
+
+    def answer(request_id: str, _: int) -> Reply:
+        return Reply(body=ANSWER | {"usage": counted}, after_s=0.3 if request_id.startswith("stays") else 60.0)
+
+    async with HttpEngine(answer).serving() as engine, worker_inside(fleet.url, remote(engine)):
+        asked = chat() | {"max_tokens": 6_000}
+        assert all(result.ok for result in await fleet.results([await fleet.add(f"stays-{n}") for n in range(3)]))
+        await fleet.add("late", body=asked, ttl="900", tenant="late")
+        await fleet.add("gone", body=asked, tenant="gone")
+        await eventually(lambda: engine.asked["gone"] == 1, what="the server has it")
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began >= 0.5, what="it has been there for a while")
+        assert await fleet.broker.cancel("gone")
+        assert [(await fleet.result(name)).status for name in ("gone", "late")] == ["cancelled", "expired"]
+        await fleet.settled()
+    tokens = {view.tenant: view.tokens for view in await read_tenants(fleet.broker)}
+    assert 50 < tokens["gone"] < 1_000
+    assert 80 < tokens["late"] < 1_000
 
 
 async def test_a_queued_request_is_cancelled(fleet: Fleet) -> None:

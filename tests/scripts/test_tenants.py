@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from streamfleet.common.broker.types import Completion, Lease, TenantRule
 from streamfleet.common.protocol import Status
 from streamfleet.operator.tenants import read_tenants
-from tests.scripts.harness import NOW, Queue, ids
+from tests.scripts.harness import ERROR, NOW, Queue, ids
 from tests.scripts.keyspace import Dump
 
 FAR = NOW + 10**7
@@ -135,10 +136,38 @@ async def test_a_charge_is_settled_by_what_was_used(queue: Queue) -> None:
     assert not [field for field in dump["served"] if field.startswith("c|")]
 
 
-async def test_a_cancelled_run_is_charged_its_prompt_where_the_engine_did_not_count(queue: Queue) -> None:
+USED = json.dumps({"prompt_tokens": 5, "completion_tokens": 20})
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.EXPIRED, Status.FAILED])
+@pytest.mark.parametrize(
+    ("values", "held", "charged"),
+    [
+        ({}, None, 0),  # the engine was not reached
+        ({"waited_ms": "1.0"}, 70.4, 9 + 70),
+        ({"waited_ms": "1.0"}, 7_000.0, 9 + 7_000),
+        ({"waited_ms": "1.0"}, math.inf, 109),
+        ({"waited_ms": "1.0"}, None, 109),
+        ({"waited_ms": "1.0", "usage": "{}"}, None, 109),
+        ({"waited_ms": "1.0", "usage": USED}, None, 25),
+        ({"waited_ms": "1.0", "usage": USED}, 70.0, 5 + 70),
+        ({"waited_ms": "1.0", "usage": USED}, 7.0, 5 + 20),
+        ({"waited_ms": "1.0", "usage": USED}, math.inf, 5 + 100),
+    ],
+)
+async def test_what_nobody_counted_is_charged_for_its_time_in_the_engine(
+    queue: Queue, status: Status, values: dict[str, str], held: float | None, charged: int
+) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.broker.complete("w1", [Completion(lease, status, values, "", ERROR, held)])
+    found = record(await queue.dump(), "a")
+    assert (found.get("charged", 0), found.get("tokens", 0)) == (charged, charged)
+
+
+async def test_a_cancelled_run_that_nobody_counted_is_not_free(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.complete("w1", lease, status=Status.CANCELLED, waited_ms="1.0")
-    assert record(await queue.dump(), "a") == {"requests": 1, "charged": 9, "tokens": 9}
+    assert record(await queue.dump(), "a") == {"requests": 1, "charged": 109, "tokens": 109}
 
 
 async def test_lengths_are_learnt_by_tenant_and_asked_limit(queue: Queue) -> None:

@@ -375,3 +375,28 @@ def test_a_password_that_looks_like_a_port_is_not_shown(mark: str) -> None:
     with pytest.raises(ValueError, match="unescaped") as refusal:
         OpenAIEngine(Upstream(f"http://user:secretpart{mark}x@host:8000"))
     assert "secretpart" not in str(refusal.value)
+
+
+async def test_of_a_stream_that_is_cut_off_only_its_chunks_are_known() -> None:
+    """A chunk may hold many tokens, so the count is marked as a guess."""
+    came = asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b'data: {"choices":[{"index":0,"delta":{"content":"ten tokens, or more"}}]}\n\n'
+        came.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def handle(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=parts())
+
+    engine = OpenAIEngine(Upstream("http://example.test"), transport=httpx.MockTransport(handle), clock=Time())
+    request = EngineRequest("r1", CHAT, {"messages": []}, Lane.NORMAL, on_chunk=lambda _: None)
+    running = asyncio.create_task(engine.run(request))
+    async with asyncio.timeout(5):
+        await came.wait()
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert request.usage is not None
+    assert (request.usage["completion_tokens"], request.guessed) == (1, True)
+    await engine.stop()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, Lane, Status
+from streamfleet.common.protocol import CHAT as CHATS
+from streamfleet.common.protocol import COMPLETIONS, DEFAULT_MAX_BODY_BYTES, EMBEDDINGS, Lane, Status
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import BORROWED_AFTER_S, Admission
 from streamfleet.worker.batching import Adaptive
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity, EngineRequest
 from streamfleet.worker.in_flight import InFlight, StopReason
-from streamfleet.worker.outcome import Finished, cancelled
+from streamfleet.worker.outcome import Finished, broken, cancelled, expired
 from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
 
 
@@ -45,6 +47,87 @@ def test_the_batching_policy_hears_of_each_outcome() -> None:
     admits.policy.gather([one], 100.0)
     admits.learn(one, cancelled(), 101.0)
     assert admits.policy._runs == {}
+
+
+ANSWER = Finished(Status.SUCCEEDED, 200, b"{}", usage={"prompt_tokens": 5, "completion_tokens": 200})
+
+
+def after(
+    admits: Admission, outcome: Finished, run_s: float, body: Any, number: int = 1, *, guessed: bool = False
+) -> Any:
+    """Returns what a run of so many seconds is charged for its time in the engine."""
+    request = in_flight_request(number, body)
+    admits.admit(request, 100.0, DEFAULT_MAX_BODY_BYTES)
+    request.started_at = 100.0
+    request.asked = EngineRequest("r", COMPLETIONS if "prompt" in body else CHATS, body, Lane.NORMAL, guessed=guessed)
+    outcome = replace(outcome)
+    admits.learn(request, outcome, 100.0 + run_s)
+    return outcome.held
+
+
+@pytest.mark.parametrize("outcome", [cancelled(), expired("while it was running"), broken("it broke")])
+@pytest.mark.parametrize(
+    ("run_s", "body", "held"),
+    [
+        (0.0, {"prompt": "hi", "max_tokens": 9_000}, 0),
+        (6.0, {"prompt": "hi", "max_tokens": 9_000}, 1_200),  # 200 tokens a second
+        (60.0, {"prompt": "hi", "max_tokens": 9_000}, 9_000),
+        (0.95, {"prompt": "hi", "max_tokens": 200}, 190),
+        (6.0, {"prompt": "hi", "max_tokens": 200}, 200),
+        (6.0, {"prompt": "hi", "max_tokens": "8", "max_completion_tokens": 9_000}, 8),
+        (6.0, {"prompt": "hi"}, 16),
+        (6.0, {"prompt": "hi", "n": 4, "max_tokens": 2_000}, 4_800),
+        (6.0, {**CHAT, "max_tokens": 8, "max_completion_tokens": 9_000}, 1_200),
+        (6.0, CHAT, 1_200),
+        (60.0, CHAT, 10_000),
+    ],
+)
+def test_who_leaves_without_an_answer_pays_for_the_time_up_to_its_limit(
+    outcome: Finished, run_s: float, body: Any, held: float
+) -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    for number in range(3):
+        assert after(admits, ANSWER, 1.0, {"prompt": "hi", "max_tokens": 200}, number) is None
+    assert after(admits, outcome, run_s, body) == pytest.approx(held)
+
+
+def test_where_the_pace_is_not_known_as_much_as_was_expected_is_charged() -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    assert after(admits, cancelled(), 6.0, CHAT) == math.inf
+
+
+def test_what_the_engine_has_counted_is_not_estimated_and_what_it_has_guessed_is() -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    after(admits, ANSWER, 1.0, CHAT)
+    seen = replace(cancelled(), usage={"prompt_tokens": 5, "completion_tokens": 1})
+    assert after(admits, seen, 6.0, CHAT) is None
+    assert after(admits, seen, 6.0, CHAT, guessed=True) == pytest.approx(1_200)
+
+
+def test_a_server_that_does_not_count_has_a_pace_too() -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    after(admits, Finished(Status.SUCCEEDED, 200, b"x" * 800), 1.0, CHAT)
+    assert after(admits, cancelled(), 6.0, CHAT) == pytest.approx(1_200)
+
+
+def test_many_short_runs_weigh_no_more_than_their_time() -> None:
+    """Else a tenant that sends many of one token would make another's time in the engine cheap."""
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    for _ in range(50):
+        after(admits, ANSWER, 1.0, CHAT)
+    short = replace(ANSWER, usage={"prompt_tokens": 5, "completion_tokens": 1})
+    for _ in range(500):
+        after(admits, short, 0.1, CHAT)
+    assert after(admits, cancelled(), 6.0, CHAT) > 500
+
+
+def test_what_generates_nothing_is_charged_its_prompt_alone() -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    request = in_flight_request(body={"input": "hi"})
+    request.started_at, request.asked = 100.0, EngineRequest("r", EMBEDDINGS, {"input": "hi"}, Lane.NORMAL)
+    outcome = cancelled()
+    admits.learn(request, outcome, 106.0)
+    assert outcome.held == 0
 
 
 def co_serving(slots: int = 10, running: int = 8, lane: Lane = Lane.LOW, **settings: Any) -> tuple[Admission, InFlight]:

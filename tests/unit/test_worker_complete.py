@@ -20,7 +20,7 @@ from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
 from streamfleet.worker.engine.base import EngineRequest, Partial
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
+from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed, expired
 from streamfleet.worker.publishing import Publisher
 from tests.clocks import HandClock
 from tests.unit.worker_requests import CLAIMED_MS, in_flight_request
@@ -156,6 +156,14 @@ async def test_output_for_which_redis_has_no_room_is_lost_and_its_former_part_st
     one.claim = replace(one.claim, kept="a former run")
     await rig.write((one, HandedBack(partial=Partial(7, b"state"))))
     assert (rig.broker.released, rig.broker.named) == ([one.lease], {})
+
+
+async def test_what_nobody_counted_is_told_with_the_outcome_and_not_in_the_result() -> None:
+    rig, one = Rig(), in_flight_request()
+    await rig.write((one, replace(expired("while it was running"), held=70.0)))
+    (item,) = rig.completions()
+    assert item.held == 70.0
+    assert "held" not in item.values
 
 
 async def test_a_result_tells_what_its_run_went_on_with() -> None:

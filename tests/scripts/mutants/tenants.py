@@ -52,6 +52,10 @@ TAKEN_OUT = tuple(
 MUTANTS = (
     *TAKEN_OUT,
     Mutant(
+        "tenants: what nobody counted is charged for its time in the engine",
+        caught_by="tenants.a_cancelled_run_that_nobody_counted_is_not_free",
+    ),
+    Mutant(
         "tenants: who comes back starts at the lowest level",
         "math.max(tokens or 0, t.level(lane) - credit), true)",
         "tokens or 0, true)",

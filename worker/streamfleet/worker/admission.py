@@ -12,13 +12,15 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.numbers import output_limit
+from streamfleet.common.numbers import MOST_TOKENS, output_limit
 from streamfleet.common.protocol import LANES, Lane, Request, Status, decode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import (
+    BYTES_PER_TOKEN,
+    POOLING,
     Demand,
     Load,
     Typical,
@@ -211,10 +213,24 @@ class Admission:
             asked, generated = request.asked, tokens_used(outcome.usage, "completion_tokens")
             if asked is not None and output_limit(asked.body, asked.endpoint) is None:
                 self._typical.generated(generated, request.demand.sequences)
-            if request.started_at is not None:
-                self._typical.took(now - request.started_at, generated)
+            if request.started_at is not None and asked is not None and asked.endpoint not in POOLING:
+                # A server that does not count answers about as much text as it generates.
+                made = len(outcome.response) // BYTES_PER_TOKEN if generated is None else generated
+                made -= outcome.resumed_tokens
+                self._typical.took(now - request.started_at, made, request.demand.sequences)
+        elif isinstance(outcome, Finished):
+            outcome.held = self._held(request, outcome, now)
         self._learn_time(request, outcome, now)
         self.policy.ended(request, outcome, now)
+
+    def _held(self, request: InFlightRequest, outcome: Finished, now: float) -> float | None:
+        """Output tokens for the time of a request without an answer in the engine; None if they were counted."""
+        asked = request.asked
+        if asked is None or request.started_at is None or (outcome.usage and not asked.guessed):
+            return None
+        limit = output_limit(asked.body, asked.endpoint)
+        most = self._engine.capacity().max_model_len or MOST_TOKENS if limit is None else limit
+        return self._typical.made_in(now - request.started_at, most, request.demand.sequences)
 
     def _learn_time(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
         """Learn the time from the claim of a whole run, or of one that was stopped because its deadline passed."""

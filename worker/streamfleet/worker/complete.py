@@ -213,7 +213,7 @@ class Completer:
         if outcome.resumed_tokens:
             values["resumed_tokens"] = outcome.resumed_tokens
         values |= _told_of(request.claim)
-        return Completion(request.claim.lease, outcome.status, values, request.claim.reply, outcome.error)
+        return Completion(request.claim.lease, outcome.status, values, request.claim.reply, outcome.error, outcome.held)
 
     async def _postpone(self, items: Sequence[tuple[InFlightRequest, Postponed]]) -> None:
         retries = [

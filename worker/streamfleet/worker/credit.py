@@ -20,6 +20,8 @@ BYTES_PER_TOKEN = 4
 LEAST_RATIO, MOST_RATIO = 1 / 4, 4.0
 """Bounds of that correction: 16 bytes for each token, and one byte."""
 SMOOTHING = 0.05
+PACE_S = 1_000.0
+"""Time of runs, of all slots together, over which the pace is measured: short runs weigh no more than their time."""
 TYPICAL_OUTPUT = 256
 """Output tokens of a choice that sets no limit, as a guess until some have ended."""
 POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES}
@@ -71,7 +73,7 @@ class Typical:
     Attributes:
         tokens: expected KV tokens of the next request.
         prompt_ratio: prompt tokens as engines count them, divided by the estimate from the size.
-        token_s: seconds of one output token of a request; infinite before the first one is known.
+        token_s: seconds of one output token of a sequence; infinite before the first one is known.
         output: output tokens of a choice that sets no limit.
     """
 
@@ -81,6 +83,7 @@ class Typical:
         self.token_s = math.inf
         self.output = float(TYPICAL_OUTPUT)
         self._seen = self._unlimited = 0
+        self._ran_s = self._made = 0.0
         self._estimated = self._counted = 1_000.0  # a weight, so that one unusual prompt changes little
 
     def saw(self, demand: Demand) -> None:
@@ -88,11 +91,25 @@ class Typical:
         self._seen += 1
         self.tokens += max(SMOOTHING, 1 / self._seen) * (demand.tokens - self.tokens)
 
-    def took(self, run_s: float, output_tokens: int | None) -> None:
-        """Add the duration of a whole run and its number of output tokens; None if the engine reports none."""
-        if output_tokens:
-            token_s = run_s / output_tokens
-            self.token_s = token_s if self.token_s == math.inf else self.token_s + SMOOTHING * (token_s - self.token_s)
+    def took(self, run_s: float, output_tokens: int, sequences: int) -> None:
+        """Add the duration of a whole run, and the output tokens that it has generated in all its sequences."""
+        if output_tokens > 0:
+            stays = math.exp(-run_s / PACE_S)
+            self._ran_s = self._ran_s * stays + run_s
+            self._made = self._made * stays + output_tokens / max(1, sequences)
+            self.token_s = self._ran_s / self._made
+
+    def made_in(self, run_s: float, most: int, sequences: int) -> float:
+        """Output tokens that a run has likely generated until now; infinite if the pace is not known.
+
+        Args:
+            run_s: seconds so far.
+            most: output tokens that one of its sequences may have.
+            sequences: number of its sequences.
+        """
+        if self.token_s == math.inf and most:
+            return math.inf
+        return max(1, sequences) * min(most, run_s / max(1e-9, self.token_s))
 
     def generated(self, output_tokens: int | None, choices: int) -> None:
         """Add the output of a request that set no limit; the first ones replace the guess, later ones weigh less."""

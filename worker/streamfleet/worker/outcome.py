@@ -26,7 +26,8 @@ class Finished:
 
     ``error``: JSON of the OpenAI error object; empty with success. ``engine_ok``: True if the engine works, False if
     the engine or the request is at fault, None if the outcome says nothing about the engine. ``resumed_tokens``:
-    output tokens that earlier runs had generated.
+    output tokens that earlier runs had generated. ``held``: output tokens for the time in the engine, where nobody has
+    counted them; infinite if the engine's pace is not known; None if they were counted.
     """
 
     status: Status
@@ -38,6 +39,7 @@ class Finished:
     first_token_ms: float | None = None
     engine_ok: bool | None = None
     resumed_tokens: int = 0
+    held: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,8 @@ class Completion:
         values: further fields of the result hash; for a streamed request also `streamed`, its number of chunks.
         reply: the caller's reply stream, or empty.
         error: JSON of the OpenAI error for the dead letter; empty with success.
+        held: output tokens that a run without an answer is charged for its time in the engine, if `usage` does not tell
+            more; infinite for as many as were expected when it was picked; None if `usage` has all.
     """
 
     lease: Lease
@@ -280,6 +282,7 @@ class Completion:
     values: Mapping[str, bytes | str | int]
     reply: str = ""
     error: str = ""
+    held: float | None = None
 
 
 class TokenGroup(NamedTuple):

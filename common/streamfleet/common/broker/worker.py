@@ -6,6 +6,7 @@ Claims leave by `pull`; outcomes, tokens and renewals enter. A lease (worker and
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -165,6 +166,7 @@ class WorkerBroker(HousekeepingBroker):
             result = self.keys.result(request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
             args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
+            args.append("" if item.held is None else "all" if math.isinf(item.held) else round(item.held))
             args += (2 * len(item.values), *chain.from_iterable(item.values.items()))
             if "streamed" in item.values:
                 tokens.append(self.keys.tokens(request_id))

@@ -2,11 +2,11 @@
 -- @include lease
 -- @include outcomes
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
--- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none): they are
---   declared because they may not exist yet, and a migrating cluster slot then refuses the call before any write. Then
---   the tokens of the streamed ones, whose results have the field `streamed`, the number of chunks.
+-- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none), so that a
+--   cluster slot that moves refuses the call before any write; then the tokens of those whose results have `streamed`.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '',
---   status, error JSON or '', number of names and values of its result; then these, by turns.
+--   status, error JSON or '', output tokens for the time in the engine ('' if its use was counted, 'all': as many as
+--   were expected), number of names and values of its result; then these, by turns.
 -- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
 --   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
 local worker, outcomes, results = ARGV[2], read_outcomes()
@@ -31,7 +31,7 @@ local function complete(item)
   local new = absent and not (tried and tried[request_id])
   if tried then tried[request_id] = true end
   local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil
-  if sharing() then sharing().settle(lane, id, status, run_of(values, n)) end
+  if sharing() then sharing().settle(lane, id, status, run_of(values, n), ARGV[at + 7]) end
   -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then

@@ -58,6 +58,7 @@ class EngineRequest:
         resume: output to go on from; the engine ignores what it cannot use, and begins anew.
         usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None if
             nobody counted.
+        guessed: true if `usage` tells only what was seen: there may have been more. The engine sets it.
         snapshot: returns output from which another run can go on, as of now; None if the next run begins anew. The
             engine sets it when it begins.
         partial: the last snapshot. The engine sets it if its task is cancelled.
@@ -76,6 +77,7 @@ class EngineRequest:
     tells_usage: bool = False
     resume: Partial | None = None
     usage: dict[str, Any] | None = None
+    guessed: bool = False
     snapshot: Callable[[], Partial | None] = lambda: None
     partial: Partial | None = None
     resumed_tokens: int = 0

@@ -195,6 +195,7 @@ class OpenAIEngine:
         except asyncio.CancelledError:
             if parser is not None and parser.chunks:
                 request.used(len(body) // BYTES_PER_TOKEN, parser.chunks)
+                request.guessed = True  # a chunk may hold many tokens
             raise
         finally:
             self._watchdog.left()

@@ -117,15 +117,20 @@ local function add_charges(t)
     end
   end
 
-  -- A worker's outcome, before its entry is removed. `run`: fields of its result. What a cancelled or failed run has used is
-  -- charged as far as the engine has counted it, or else its prompt if it reached the engine.
-  function t.settle(lane, id, status, run)
+  -- A worker's outcome, before its entry is removed. `run`: fields of its result. `held`: output tokens for its time in the
+  -- engine, where its use was not counted; '' if it was.
+  function t.settle(lane, id, status, run, held)
     local charge, field = charge_of(lane, id)
     if not charge or charge.cost == 0 then return end
     local prompt, output = t.used(run.usage)
-    local cost = status == 'succeeded' and charge.cost or run.waited_ms and charge.prompt or 0
-    -- Output of earlier runs that this one went on with is in its usage, and is charged already.
-    if prompt then cost = prompt + output - math.min(charge.kept, tonumber(run.resumed_tokens) or 0) end
+    local cost = status == 'succeeded' and charge.cost or 0
+    if prompt and held == '' then
+      -- Output of earlier runs that this one went on with is in its usage, and is charged already.
+      cost = prompt + output - math.min(charge.kept, tonumber(run.resumed_tokens) or 0)
+    -- @guard tenants: what nobody counted is charged for its time in the engine
+    elseif status ~= 'succeeded' and run.waited_ms then
+      cost = (prompt or charge.prompt) + math.max(output, tonumber(held) or charge.cost - charge.prompt)
+    end
     local record = t.change(charge.name)
     record.tokens, record.requests = record.tokens + cost + charge.kept, record.requests + 1
     record.missed = record.missed + (status == 'expired' and 1 or 0)
