@@ -77,7 +77,7 @@ async def cached_share(url: str, workers: int, window: int, texts: list[str]) ->
             for worker in made:
                 worker.ask_to_stop()
             await asyncio.gather(*lives)
-        usages = [json.loads(text)["response"]["body"]["usage"] for text in out.read_text().splitlines()]
+        usages = [json.loads(text)["response"]["body"]["usage"] for text in out.read_bytes().split(b"\n") if text]
     if len(usages) != LINES:
         raise RuntimeError(f"{len(usages)} of {LINES} lines were answered")
     cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)

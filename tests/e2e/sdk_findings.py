@@ -117,7 +117,7 @@ class Findings:
             "filename": file.filename,
             "purpose": file.purpose,
             "same_size": file.bytes == len(content.encode()),
-            "lines": [json.loads(line) for line in content.splitlines()],
+            "lines": [json.loads(line) for line in content.split("\n") if line],
             "listed": file.id in [each.id for each in self.client.files.list(limit=1)],
             "deleted": self.client.files.delete(file.id).deleted,
             "gone": (_raised(lambda: self.client.files.retrieve(file.id)) or {}).get("code"),
@@ -135,7 +135,7 @@ class Findings:
     def _lines_of(self, file_id: str | None) -> list[Json]:
         if file_id is None:
             return []
-        return [json.loads(line) for line in self.client.files.content(file_id).text.splitlines()]
+        return [json.loads(line) for line in self.client.files.content(file_id).content.split(b"\n") if line]
 
     def _batch(self, lines: list[Json], endpoint: str, *, cancelled: bool = False) -> Json:
         create: Any = self.client.batches.create

@@ -170,7 +170,7 @@ def published(entries: Sequence[Mapping[str, str]]) -> list[tuple[int, list[int]
         if "chunks" not in entry or "run" not in entry:
             continue
         _, ids = runs.setdefault(entry["run"], (int(entry["attempt"]), []))
-        for chunk in map(json.loads, entry["chunks"].splitlines()):
+        for chunk in map(json.loads, entry["chunks"].split("\n")):
             for choice in chunk.get("choices", ()):
                 ids += choice.get("token_ids") or ()
     return list(runs.values())

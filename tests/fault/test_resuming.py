@@ -55,6 +55,12 @@ def test_an_answer_that_went_on_is_right() -> None:
     assert published(RUNS) == [(1, [97, 98]), (2, [97, 98, 99])]
 
 
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_chunks_are_split_by_line_feed_alone(end: str) -> None:
+    chunks = "\n".join(json.dumps({"choices": [{"text": end, "token_ids": [n]}]}, ensure_ascii=False) for n in (1, 2))
+    assert published([{"run": "1", "attempt": "1", "seq": "0", "chunks": chunks}]) == [(1, [1, 2])]
+
+
 @pytest.mark.parametrize(
     ("answer", "entries", "said"),
     [

@@ -67,7 +67,7 @@ async def read(sdk: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, A
     if file_id is None:
         return []
     content = await sdk.files.content(file_id)
-    return [json.loads(text) for text in content.text.splitlines()]
+    return [json.loads(text) for text in content.content.split(b"\n") if text]
 
 
 async def both(sdk: openai.AsyncOpenAI, batch: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -41,7 +41,7 @@ def write(path: Path, *lines: Any) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(text) for text in path.read_bytes().split(b"\n") if text] if path.exists() else []
 
 
 def custom_ids(path: Path) -> list[str]:
@@ -123,6 +123,18 @@ def test_every_line_ends_in_one_of_two_files(redis_url: str, tmp_path: Path, out
     assert greedy["response"]["status_code"] == 400
     assert greedy["error"]["message"]
     assert len(errors) == 7, "the second run wrote none again"
+
+
+def test_a_line_of_the_output_is_one_line_for_every_reader(redis_url: str, tmp_path: Path, out: Path) -> None:
+    good, bad = ([f"{name}{end}" for end in ("\x85", "\u2028", "\u2029")] for name in ("good", "bad"))
+    lines = [*map(line, good), *(line(each, method="GET") for each in bad)]
+    source = write(tmp_path / "in.jsonl", *(json.dumps(each, ensure_ascii=False) for each in lines))
+    with worker(redis_url):
+        assert streamfleet(redis_url, "batch", str(source), str(out)).returncode == 1
+        again = streamfleet(redis_url, "batch", str(source), str(out))
+    for path, wanted in ((out, good), (out.with_name("out.errors.jsonl"), bad)):
+        assert sorted(json.loads(text)["custom_id"] for text in path.read_text().splitlines()) == wanted
+    assert "(6 of them by earlier runs)" in again.stderr
 
 
 def test_failures_that_were_taken_out_are_tried_again(redis_url: str, tmp_path: Path, out: Path) -> None:

@@ -31,7 +31,7 @@ def spoil(url: str) -> None:
     """One request that expires, and one that is malformed, ended by a worker."""
     streamfleet(url, "enqueue", "--prompt", "late", "--id", "late", "--ttl", "1ms", "--lane", "high")
     with redis.Redis.from_url(url) as client:
-        client.xadd("{default}:lane:low", {"id": "broken", "body": "{"})
+        client.xadd("{default}:lane:low", {"id": "broken", "body": "{\u2028"})
     with worker(url):
         for name in ("late", "broken"):
             assert streamfleet(url, "result", name, "--wait", "--timeout", "20").returncode == 1

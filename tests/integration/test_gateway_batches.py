@@ -205,6 +205,16 @@ async def test_a_batch_from_file_to_file(sdk: openai.AsyncOpenAI, tmp_path: Path
         await sdk.batches.cancel(batch.id)
 
 
+async def test_a_line_of_a_file_is_one_line_for_every_reader(sdk: openai.AsyncOpenAI, tmp_path: Path) -> None:
+    good, bad = ([f"{name}{end}" for end in ("\x85", "\u2028", "\u2029")] for name in ("good", "bad"))
+    lines = [*map(line, good), *(line(each, method="GET") for each in bad)]
+    path = write(tmp_path, (json.dumps(json.loads(text), ensure_ascii=False) for text in lines))
+    done = await ended(sdk, (await start(sdk, path)).id)
+    for file_id, wanted in ((done.output_file_id, good), (done.error_file_id, bad)):
+        content = await sdk.files.content(file_id)
+        assert sorted(json.loads(text)["custom_id"] for text in content.iter_lines()) == wanted
+
+
 async def test_broken_lines_fail_with_their_numbers_and_the_others_run(sdk: openai.AsyncOpenAI, tmp_path: Path) -> None:
     lines = [
         line("good"),

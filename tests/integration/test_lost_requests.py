@@ -124,7 +124,7 @@ async def begun(batch: Batch, rows: Any, count: int) -> tuple[asyncio.Task[Progr
 
 
 def answers(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
 
 
 def check_all_answered(done: Progress, folder: Path, count: int) -> None:

@@ -68,6 +68,20 @@ def test_bad_lines_say_where_and_what(line: bytes, param: str | None, custom_id:
     assert str(raised.value).startswith("line 7: ")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_a_line_is_one_line_for_every_reader(end: str) -> None:
+    """Also for those that split by all line ends of Unicode, as Python's `splitlines` does."""
+    said = f"ü{end}{end}ü"
+    response = json.dumps({"choices": [{"message": {"content": said}}]}, ensure_ascii=False)
+    answer = answer_line(said, result(status="succeeded", response=response)).decode()
+    failure = answer_line(said, result(status="failed", error=openai_error(said, "t", said, None))).decode()
+    refusal = refusal_line(BadLine(7, said, said, said)).decode()
+    for line in (answer, failure, refusal):
+        assert line.splitlines(keepends=True) == [line]
+        assert json.loads(line)["custom_id"] == said
+    assert json.loads(answer)["response"]["body"]["choices"][0]["message"]["content"] == said
+
+
 def test_request_ids_follow_from_job_and_custom_id() -> None:
     assert request_id("job", "a") == request_id("job", "a")
     assert len({request_id(job, custom_id) for job in ("j1", "j2") for custom_id in ("a", "b", "\ud800", "ü")}) == 8

@@ -75,6 +75,19 @@ def test_comments_other_fields_and_line_ends_are_understood(line_end: bytes) -> 
     assert reader.parser.outcome() is not None
 
 
+@pytest.mark.parametrize("end", ["\r", "\x85", "\u2028", "\u2029"])
+def test_a_chunk_is_one_line_for_every_reader(end: str) -> None:
+    """A server may write all of them into JSON as they are, `\\r` between tokens alone."""
+    reader, text = Reader(), "" if end == "\r" else f"ü{end}ü{end}"
+    event = json.dumps(delta(text, "stop"), ensure_ascii=False).replace("{", "{" + end if end == "\r" else "{")
+    reader.parser.feed(f"data: {event}\n\ndata: [DONE]\n\n".encode())
+    (chunk,) = (chunk.decode() for chunk in reader.chunks)
+    assert chunk.splitlines() == [chunk]
+    assert json.loads(chunk) == delta(text, "stop")
+    _, body = reader.parser.outcome() or (0, b"")
+    assert json.loads(body)["choices"][0]["message"]["content"] == text
+
+
 def test_an_event_of_several_lines_is_one_chunk_on_one_line() -> None:
     reader = Reader()
     reader.parser.feed(b'data: {"choices":\ndata: [{"index": 0, "text": "hi"}]}\n\n')

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from streamfleet.gateway.errors import ApiError
-from streamfleet.gateway.streaming import chunk_frame, encode_events
+from streamfleet.gateway.streaming import chunk_frame, encode_events, frame, tier_field
 from streamfleet.producer.events import Chunk, Event, Missed, Restarted
 
 
@@ -41,6 +42,18 @@ def test_a_chunk_tells_its_tier(raw: str) -> None:
 def test_a_line_break_between_tokens_of_json_does_not_break_the_event() -> None:
     (line,) = [line for line in framed(chunk(1, '{\r"a":\r\n1}')).splitlines() if line.startswith(b"data: ")]
     assert json.loads(line.removeprefix(b"data: ")) == {"a": 1}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("tier", [None, "flex"])
+def test_an_event_has_one_line_of_data_for_every_reader(end: str, tier: str | None) -> None:
+    """Also for those that split by all line ends of Unicode, as `iter_lines` of httpx does."""
+    said: dict[str, Any] = {"choices": [], "said": f"ü{end}{end}ü"}
+    raw = json.dumps(said, ensure_ascii=False)
+    for sent in (chunk_frame("1-0/0", raw, tier), frame(said | tier_field(tier), "1-0/0")):
+        number, line, *rest = sent.decode().splitlines()
+        assert (number, rest) == ("id: 1-0/0", [""])
+        assert json.loads(line.removeprefix("data: ")) == said | tier_field(tier)
 
 
 def test_events_that_came_together_go_together() -> None:

@@ -41,6 +41,24 @@ def test_both_forms_are_what_json_writes(value: Any) -> None:
     assert jsontext.parse_compact(jsontext.compact(value)) == value
 
 
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+"""Every character at which `str.splitlines` ends a line."""
+
+
+@given(values)
+@example(ODD)
+@example({end: [f"a{end}b\\", end] for end in LINE_ENDS})
+def test_a_record_is_one_line_for_every_reader(value: Any) -> None:
+    for text in (jsontext.json_line(value), jsontext.single_line(json.dumps(value, ensure_ascii=False, indent=1))):
+        assert text.splitlines() == [text]
+        assert json.loads(text) == json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("text", ['{"a": "b"}', '{"a": "ü \U0001f680 \u2027 \u202a"}'])
+def test_a_text_without_line_ends_stays_as_it_is(text: str) -> None:
+    assert jsontext.single_line(text) is text
+
+
 def both(body: Any) -> tuple[str, str]:
     """Returns the promises of `texts`, in json's own words."""
     sent = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -155,6 +155,12 @@ def test_a_trace_is_read_in_order_of_time_from_its_first_request(tmp_path: Path)
     assert (third.prompt_tokens, third.output_tokens, third.deadline_s) == (7, 8, 9.0)
 
 
+@pytest.mark.parametrize("end", ["\x85", "\u2028", "\u2029"])
+def test_a_trace_is_split_by_line_feed_alone(tmp_path: Path, end: str) -> None:
+    row = json.dumps({"at_ms": 0, "tenant": f"a{end}b"}, ensure_ascii=False)
+    assert len(read_trace(trace(tmp_path, row, row + "\r"), Defaults(Lane.LOW, 7, 8))) == 2
+
+
 GOOD = {"at_ms": 0, "lane": "high", "prompt_tokens": 5, "output_tokens": 5, "deadline_ms": 100}
 
 

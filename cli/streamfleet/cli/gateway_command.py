@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from streamfleet.cli.webhooks_command import webhooks
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import Lane
-from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, fail, out, run, say
+from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, fail, out, out_record, run, say
 
 if TYPE_CHECKING:
     from streamfleet.gateway.api_keys import KeyRecord
@@ -216,7 +215,7 @@ async def _create(  # noqa: PLR0913 - an argument for each property of a key
     finally:
         await broker.close()
     if as_json:
-        out(json.dumps({**_values(record), "key": secret}, ensure_ascii=False))
+        out_record({**_values(record), "key": secret})
         return
     out(secret)
     may = ", and the page /ui" if record.operator else ""
@@ -251,7 +250,7 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
         await broker.close()
     if as_json:
         for record in records:
-            out(json.dumps(_values(record), ensure_ascii=False))
+            out_record(_values(record))
     elif records:
         from rich.console import Console
 

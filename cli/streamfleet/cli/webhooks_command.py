@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfleet.operator.commands.common import FAILED, AsJson, RedisUrl, out, run, say
+from streamfleet.operator.commands.common import FAILED, AsJson, RedisUrl, out, out_record, run, say
 
 if TYPE_CHECKING:
     from streamfleet.gateway.broker.webhooks import WebhookBroker
@@ -147,7 +147,7 @@ async def _list(redis_url: str | None, newest: int, as_json: bool) -> None:
         found, now_ms = await broker.dead(newest), await broker.now_ms()
     if as_json:
         for letter in found:
-            out(json.dumps(as_json_value(letter), ensure_ascii=False))
+            out_record(as_json_value(letter))
     elif found:
         from rich.console import Console
 
@@ -233,7 +233,7 @@ async def _list_secrets(redis_url: str | None, as_json: bool) -> None:
         rows, now_ms = secret_rows(await broker.every_secret()), await broker.now_ms()
     if as_json:
         for row in rows:
-            out(json.dumps(row, ensure_ascii=False))
+            out_record(row)
     elif rows:
         from rich.console import Console
 

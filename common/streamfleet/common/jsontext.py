@@ -1,4 +1,4 @@
-"""JSON text in the two forms that requests need: the sent form and the compared form. Pure.
+"""JSON text in the forms that are needed: sent and compared form of requests, records on a line each. Pure.
 
 Encoders are created once: `json.dumps` and `json.loads` create one in each call with options, which is half of the cost
 of a small body. Circular references are not detected; they end in a RecursionError.
@@ -7,6 +7,7 @@ of a small body. Circular references are not detected; they end in a RecursionEr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from json import encoder as json_encoder
 from typing import Any
@@ -18,6 +19,7 @@ _QUOTE_CHARS = 1_048_576
 _MESSAGE = ("role", "content")
 _ALIKE = frozenset({bool, float, int, type(None)})
 _DELETE = "\x7f"
+_LINE_END = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 def _quote(text: str) -> str:
@@ -86,6 +88,25 @@ def parse_first(text: str) -> tuple[Any, int]:
 def parse_compact(text: str) -> Any:
     """The value of a text that `compact` wrote. Raises RecursionError."""
     return _decoder.scan_once(text, 0)[0]
+
+
+def single_line(text: str) -> str:
+    """A JSON text without any character at which a reader may end a line: those inside of strings become escapes.
+
+    JSON lets U+0085, U+2028 and U+2029 stand in strings as they are, but `str.splitlines` of Python, `iter_lines` of
+    httpx and others end a line there. Line breaks between tokens become blanks. Most texts return unchanged, fast.
+    """
+    breaks = not text.isascii() and ("\u2028" in text or "\u2029" in text or "\x85" in text)
+    return _LINE_END.sub(_escaped, text) if breaks or "\r" in text or "\n" in text else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return " " if found[0] in "\r\n" else f"\\u{ord(found[0]):04x}"
+
+
+def json_line(value: Any) -> str:
+    """A value as a record of a file or output that has one on each line, readable: with blanks, not ASCII alone."""
+    return single_line(json.dumps(value, ensure_ascii=False))
 
 
 def texts(body: dict[Any, Any]) -> tuple[str, str]:

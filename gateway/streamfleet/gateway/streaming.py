@@ -19,6 +19,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
+from streamfleet.common.jsontext import single_line
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
@@ -73,19 +74,20 @@ class Reading:
 
 
 def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes:
-    """Returns one event. JSON contains no line break, so one data line is enough."""
+    """Returns one event, with one line of data."""
     head = (f"event: {event}\n" if event else "") + (f"id: {chunk_id}\n" if chunk_id else "")
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = single_line(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
     return f"{head}data: {text}\n\n".encode(errors="backslashreplace")
 
 
 def chunk_frame(chunk_id: str, raw: str, tier: str | None = None) -> bytes:
-    """Returns a chunk as one event, with its JSON unchanged if that is one line for event readers too."""
+    """Returns a chunk as one event, with its JSON unchanged if that is one line for every reader."""
     if "\r" in raw:
         return frame(json.loads(raw) | tier_field(tier), chunk_id)
     if tier is not None and raw.startswith('{"'):
         raw = f'{{"service_tier":"{tier}",{raw[1:]}'
-    return f"id: {chunk_id}\ndata: {raw}\n\n".encode(errors="backslashreplace")
+    line = raw if raw.isascii() else single_line(raw)
+    return f"id: {chunk_id}\ndata: {line}\n\n".encode(errors="backslashreplace")
 
 
 def tier_field(tier: str | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.jsontext import json_line
 from streamfleet.common.protocol import check_endpoint, check_plain, parse_body
 from streamfleet.common.results import Result
 
@@ -147,7 +148,7 @@ def _short_error(result: Result) -> dict[str, Any]:
 
 def _line(value: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        return json_line(value).encode() + b"\n"
     except UnicodeEncodeError:
         # Half a surrogate pair is valid JSON but not UTF-8, so it must stay escaped.
         return json.dumps(value).encode() + b"\n"

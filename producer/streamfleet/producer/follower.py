@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.jsontext import single_line
 from streamfleet.common.protocol import Status
 from streamfleet.common.replies import id_order
 from streamfleet.common.results import Result
@@ -321,7 +322,8 @@ def _without(chunk: Chunk, characters: int) -> Chunk | None:
     else:
         choice["text"] = text
     data = {**chunk.data, "choices": [choice]}
-    return Chunk(chunk.id, data, json.dumps(data, ensure_ascii=False, separators=(",", ":")), chunk.attempt)
+    raw = single_line(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    return Chunk(chunk.id, data, raw, chunk.attempt)
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ async def _until_done(shell: Shell, batch_id: str) -> list[str]:
 
 def output_problems(output: str) -> list[str]:
     """Problems of the output file, one line each: it must hold each `custom_id` once, with an answer."""
-    found = [parsed(line) for line in output.splitlines()]
+    found = [parsed(line) for line in output.split("\n") if line]
     times = Counter(str(line.get("custom_id")) for line in found)
     wanted = Counter(f"line-{number}" for number in range(1, len(QUESTIONS) + 1))
     problems = []

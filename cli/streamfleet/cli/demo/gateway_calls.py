@@ -62,7 +62,7 @@ async def ask_for_stream(shell: Shell, model: str) -> list[str]:
         f"curl -sSN $OPENAI_BASE_URL/chat/completions {POST_JSON}{quoted(body)}",
         shown=lambda line: shell.short(from_choices(line)) if line else None,
     )
-    events = [line.removeprefix("data: ") for line in answer.splitlines() if line.startswith("data: ")]
+    events = [line.removeprefix("data: ") for line in answer.split("\n") if line.startswith("data: ")]
     text = "".join(_text(parsed(event), "delta") for event in events)
     problems = []
     if not events or events[-1] != "[DONE]":

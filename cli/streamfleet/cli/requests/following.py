@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from streamfleet.cli.requests.show import show_result
-from streamfleet.operator.commands.common import out, say
+from streamfleet.operator.commands.common import out, out_record, say
 
 if TYPE_CHECKING:
     from streamfleet.common.results import Result
@@ -67,7 +66,7 @@ class _Screen:
     def chunk(self, chunk: Chunk) -> None:
         self.chunks += 1
         if self._as_json:
-            out(json.dumps(chunk.data, ensure_ascii=False))
+            out_record(chunk.data)
         elif chunk.text:
             sys.stdout.write(chunk.text)
             sys.stdout.flush()

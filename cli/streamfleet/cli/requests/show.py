@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from streamfleet.operator.commands.common import fail, out
+from streamfleet.operator.commands.common import fail, out, out_record
 
 if TYPE_CHECKING:
     from streamfleet.common.results import Result
@@ -16,7 +16,7 @@ def show_result(result: Result, as_json: bool = False) -> None:
     if as_json:
         out(json.dumps(result_json(result), ensure_ascii=False, indent=2))
     elif result.ok:
-        out(result.text or json.dumps(result.response, ensure_ascii=False))
+        out(result.text) if result.text else out_record(result.response)
     if not result.ok:
         message = (result.error or {}).get("message", "no message")
         param = (result.error or {}).get("param")

@@ -117,6 +117,13 @@ def out(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - this is what a command line does
 
 
+def out_record(value: Any) -> None:
+    """Print a value as JSON on a line of its own, for readers of any kind."""
+    from streamfleet.common.jsontext import json_line
+
+    out(json_line(value))
+
+
 def fail(text: str, status: int = FAILED) -> NoReturn:
     """End with one line on stderr."""
     say(text)

@@ -15,6 +15,7 @@ from streamfleet.operator.commands.common import (
     RedisUrl,
     connected,
     out,
+    out_record,
     queue_settings,
     run,
     say,
@@ -69,7 +70,7 @@ async def _list(settings: QueueSettings, newest: int, reason: str | None, as_jso
         now_ms = await broker.now_ms()
     if as_json:
         for letter in found:
-            out(json.dumps(as_json_value(letter), ensure_ascii=False))
+            out_record(as_json_value(letter))
     elif found:
         from rich.console import Console
 

@@ -111,7 +111,7 @@ def read_trace(path: Path, defaults: Defaults, longest: int = MOST_TOKENS) -> li
         InvalidRequest: it cannot be read, or a line is wrong; the error names line and field.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidRequest(f"cannot read {path}: {reason}", "--trace") from None

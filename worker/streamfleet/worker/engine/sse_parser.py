@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamfleet.common.jsontext import single_line
 from streamfleet.worker.engine.assembling import Assembly
 from streamfleet.worker.engine.base import EngineRequest
 
@@ -99,7 +100,13 @@ class SseParser:
             self.chunks += some
             self.first_at = self.first_at or self._clock()
         if self._request.on_chunk is not None and (said or self._request.tells_usage):
-            self._request.on_chunk(data.replace(b"\r", b" "))
+            self._request.on_chunk(_on_one_line(data))
+
+
+def _on_one_line(data: bytes) -> bytes:
+    if data.isascii() and b"\r" not in data:
+        return data
+    return single_line(data.decode(errors="surrogatepass")).encode(errors="surrogatepass")
 
 
 def _says_something(choice: dict[str, Any]) -> bool:
