@@ -87,6 +87,35 @@ def test_an_unusable_url_is_said_in_one_line_without_the_password(url: str) -> N
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "db=3&protocol=2&encoding=utf-8&encoding_errors=strict",
+        "username=default&client_name=me&lib_name=mine&lib_version=1.2",
+        "max_connections=1&socket_read_size=1&socket_connect_timeout=2.5&socket_keepalive=no",
+        "health_check_interval=1",
+    ],
+)
+async def test_options_that_are_taken_work(redis_url: str, options: str) -> None:
+    connection = Connection(f"{redis_url}?{options}", patience_s=0)
+    try:
+        assert await connection.command("ECHO", "é") == "é".encode()
+        assert set(await asyncio.gather(*(connection.command("INCR", "n") for _ in range(5)))) == {*range(1, 6)}
+        assert await connection.block(0.01, "BLPOP", "nothing", 0.01) is None
+        assert (b" name=me " in await connection.command("CLIENT", "INFO")) == ("client_name" in options)
+        assert (b" db=3 " in await connection.command("CLIENT", "INFO")) == ("db=3" in options)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("database", ["/99", "?db=99"])
+async def test_a_database_that_is_not_there_is_told(redis_url: str, database: str) -> None:
+    connection = Connection(f"{redis_url.removesuffix('/0')}{database}", patience_s=0)
+    with pytest.raises(SettingsError, match=r"^REDIS_URL .*no database \(db\) of this number"):
+        await connection.ping()
+    await connection.close()
+
+
 # -- a server that is away -----------------------------------------------------------------------------------------
 
 

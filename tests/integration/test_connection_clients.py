@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.connection.clients import MOST_CONNECTIONS, BlockingClient, Client, check_options
+from streamfleet.common.connection.urls import read_url
 from tests.servers import newest
 from tests.waiting import eventually
 
@@ -89,7 +90,7 @@ async def test_a_blocking_connection_that_was_closed_meanwhile_is_an_error_first
 async def test_a_unix_socket_is_connected_to(tmp_path: Path) -> None:
     path = tmp_path / "redis.sock"
     with RedisServer(newest(find_servers()), options={"unixsocket": str(path)}):
-        check_options(f"unix://{path}")
+        check_options(read_url(f"unix://{path}"))
         client = Client(f"unix://{path}")
         assert await client.send("ECHO", "x") == b"x"
         await client.close()

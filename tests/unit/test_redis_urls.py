@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
+
 import pytest
+import redis.asyncio
+from redis.asyncio import connection as library
 
 from streamfleet.common.connection import Connection, safe_address
 from streamfleet.common.connection.urls import NOT_AN_ADDRESS, Kind, read_url
@@ -104,3 +109,112 @@ def test_a_wrong_url_is_told_what_is_right(url: str, right: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
     if "secret=" in url or ":secret" in url:
         assert "secret" not in str(caught.value)
+
+
+# -- options behind the ? ------------------------------------------------------------------------------------------
+
+CLASSES = (
+    library.AbstractConnection,
+    library.Connection,
+    library.SSLConnection,
+    library.UnixDomainSocketConnection,
+    library.ConnectionPool,
+    library.BlockingConnectionPool,
+    redis.asyncio.Redis,
+)
+PARAMETERS = sorted(
+    {name for each in CLASSES for name in inspect.signature(each.__init__).parameters} - {"self", "kwargs"}
+    | {*library.URL_QUERY_ARGUMENT_PARSERS, "connection_kwargs", "unknown"}
+)
+VALUES = (
+    "",
+    "0",
+    "1",
+    "2",
+    "3",
+    "-1",
+    "1.5",
+    "nan",
+    "1e999",
+    "true",
+    "False",
+    "maybe",
+    "utf-8",
+    "none",
+    "a b",
+    "ü",
+    "٣",
+)
+
+
+def refusal(url: str) -> str:
+    """What is said of a URL; empty where it can be used."""
+    try:
+        Connection(url)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize(
+    "base", ["redis://h", "rediss://h/1", "unix:///r.sock", "redis+sentinel://h/m", "redis+cluster://h"]
+)
+def test_each_option_of_redis_py_works_or_is_refused_by_its_name(base: str, name: str) -> None:
+    """`tests/integration/test_connection.py` uses those that work."""
+    for value in VALUES:
+        if refused := refusal(f"{base}?{name}={value}"):
+            assert len(refused.splitlines()) == 1
+            assert name in refused
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://h?protocol=3", "the option protocol must be 2"),
+        ("redis://h?protocol=x", "the option protocol must be 2"),
+        ("redis://h?decode_responses=true", "decode_responses is refused, leave it out: streamfleet reads replies as"),
+        ("redis://h?decode_responses=", "decode_responses is refused"),
+        ("redis://h?encoding=latin-1", "the option encoding must be utf-8"),
+        ("redis://h?socket_timeout=5", "socket_timeout is refused, leave it out: streamfleet has time-outs of its own"),
+        ("redis://h?socket_connect_timeout=nan", "socket_connect_timeout must be above 0"),
+        ("redis://h?socket_connect_timeout=soon", "socket_connect_timeout must be a number of seconds"),
+        ("redis://h?socket_read_size=0", "socket_read_size must be a whole number from 1"),
+        ("redis://h?socket_keepalive=maybe", "socket_keepalive must be true or false"),
+        ("redis://h?socket_keepalive_options=x", "no option 'socket_keepalive_options'"),
+        ("unix:///r.sock?socket_keepalive=1", "the option socket_keepalive is for connections over TCP"),
+        ("redis://h?retry_on_timeout=1", "retry_on_timeout is refused, leave it out: streamfleet tries again"),
+        ("redis://h?max_connections=0", "max_connections must be a whole number from 1"),
+        ("redis://h?db=", "the option db has no value"),
+        ("redis://h?db", "the option db has no value"),
+        ("redis://h?db=1&db=2", "the option db is there twice"),
+        ("redis+cluster://h?db=1", "the option db must be 0"),
+        ("redis://h?host=other", "the option host is refused, leave it out: write it before the \\?"),
+        ("redis://h?client_name=a b", "client_name must be a word of ASCII characters"),
+        ("redis://h?ssl_ca_certs=/ca.pem", "the option ssl_ca_certs is for rediss://"),
+        ("redis+sentinel://h/m?sentinel_passwort=x", "no option 'sentinel_passwort'"),
+        ("redis://h?sentinel_password=x", r"the option sentinel_password is for redis\+sentinel://"),
+        ("rediss://h?ssl_cert_reqs=sometimes", "ssl_cert_reqs must be none or optional or required"),
+        ("rediss://h?ssl_min_version=1.2", "ssl_min_version must be 769"),
+        ("rediss://h?ssl_ca_certs=/none.pem", "ssl_ca_certs names '/none.pem', which cannot be read: No such file"),
+        ("rediss+sentinel://h/m?ssl_ca_certs=/none.pem", "ssl_ca_certs names '/none.pem', which cannot be read"),
+        ("rediss://h?ssl_ca_certs={folder}/text", "the option ssl_ca_certs cannot be used: "),
+        ("rediss://h?ssl_ca_certs=a%00b", "ssl_ca_certs names 'a.*b', which cannot be read"),
+        ("rediss://h?ssl_ca_path={folder}/text", "ssl_ca_path names '{folder}/text', which is no folder"),
+        ("rediss://h?ssl_ca_data=text", "the option ssl_ca_data cannot be used: "),
+        ("rediss://h?ssl_certfile={folder}/text", "the option ssl_certfile cannot be used: "),
+        ("rediss://h?ssl_keyfile={folder}/text", "ssl_keyfile needs ssl_certfile"),
+        ("rediss://h?ssl_ciphers=none", "the option ssl_ciphers cannot be used: "),
+        ("rediss://h?ssl_include_verify_flags=__doc__", "ssl_include_verify_flags must be a list of names"),
+        ("redis://h/one", "the path must be the number of a database"),
+        ("redis://h/1/2", "the path must be the number of a database"),
+        ("redis://:se/secret@h", "in a user name or password write"),
+        ("redis://:a?b=c&secret=x@h", "no option of this name"),
+    ],
+)
+def test_an_option_that_cannot_work_is_told_by_its_name(url: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no certificate")
+    with pytest.raises(SettingsError, match=f"^REDIS_URL .*{said.replace('{folder}', str(tmp_path))}") as caught:
+        Connection(url.replace("{folder}", str(tmp_path)))
+    assert len(str(caught.value).splitlines()) == 1
+    assert "secret" not in str(caught.value)

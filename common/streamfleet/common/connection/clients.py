@@ -19,7 +19,9 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from streamfleet.common.connection.tls import check_tls_files, tls_options
+from streamfleet.common.connection import options
+from streamfleet.common.connection.tls import tls_options
+from streamfleet.common.connection.urls import RedisUrl
 
 CONNECT_TIMEOUT_S = 5.0
 MOST_CONNECTIONS = 32
@@ -84,8 +86,8 @@ def connection_maker(url: str, *, numbered: bool = False) -> ConnectionPool:
 
 
 def _keepalive() -> dict[str, Any]:
-    options = {getattr(socket, name): value for name, value in KEEPALIVE_S.items() if hasattr(socket, name)}
-    return {"socket_keepalive": True, "socket_keepalive_options": options}
+    probes = {getattr(socket, name): value for name, value in KEEPALIVE_S.items() if hasattr(socket, name)}
+    return {"socket_keepalive": True, "socket_keepalive_options": probes}
 
 
 @functools.cache
@@ -95,20 +97,23 @@ def _improved(kind: Hashable, numbered: bool) -> Any:
     return type("Connection", (*ours, cast("type", kind)), {})
 
 
-def check_options(url: str) -> None:
+def check_options(url: RedisUrl) -> None:
     """Check before the first command that a URL can be used.
 
     Raises:
-        ValueError: the URL cannot be read, or has an unknown option.
+        ValueError: the URL cannot be read, or has an option that does not work.
     """
-    check_tls_files(url)
+    options.check(url)
+    text = url.server_url(*url.hosts[0]) if url.hosts else url.server_url()
     try:
-        connection_maker(url).make_connection()  # type: ignore[no-untyped-call]
+        connection_maker(text).make_connection()  # type: ignore[no-untyped-call]
     except TypeError as error:
         name = re.search(r"unexpected keyword argument '([a-z_]+)'", str(error))
         # With an @ after the ?, the apparent option may be part of the password.
-        shown = repr(name[1]) if name and "@" not in url.partition("?")[2] else "of this name"
-        raise ValueError(f"behind the ? stands an option that there is not: no option {shown}") from None
+        shown = repr(name[1]) if name and "@" not in text.partition("?")[2] else "of this name"
+        raise ValueError(
+            f"behind the ? stands an option that this release of redis-py lacks: no option {shown}"
+        ) from None
 
 
 class Client:

@@ -67,7 +67,7 @@ class Connection:
         self._limits: set[asyncio.Timeout] = set()
         try:
             read = read_url(url)
-            check_options(read.server_url(*read.hosts[0]) if read.hosts else read.server_url())
+            check_options(read)
         except (ValueError, redis.exceptions.RedisError) as error:
             raise SettingsError(f"REDIS_URL {self.address}: {why_unusable(error)}") from None
         self._clustered = read.kind is Kind.CLUSTER

@@ -1,12 +1,9 @@
-"""TLS: default options, checks of the files that a URL names, and the message for a refused certificate."""
+"""TLS: default options, checks of those that a URL names, and the message for a refused certificate."""
 
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
-from urllib.parse import parse_qsl
-
-_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+from collections.abc import Callable, Mapping
 
 
 def tls_options(url: str) -> dict[str, bool]:
@@ -14,22 +11,29 @@ def tls_options(url: str) -> dict[str, bool]:
     return {"ssl_check_hostname": True} if url.startswith("rediss://") else {}
 
 
-def check_tls_files(url: str) -> None:
-    """Check before the first command that the files can be read; later the error would look like an unreachable server.
+def tls_mistake(given: Mapping[str, str]) -> str:
+    """Name and mistake of the first TLS option of a URL that cannot be used; empty for none.
 
-    Raises:
-        ValueError: a file cannot be read; the message names option and file.
+    In use, the error would look like an unreachable server.
     """
-    query = url.partition("?")[2]
-    if not url.startswith("rediss://") or "@" in query:
-        return  # with an @ after the ?, the apparent option may be part of the password
-    for name, path in parse_qsl(query):
-        if name in _FILES:
-            try:
-                with Path(path).open("rb"):
-                    pass
-            except OSError as error:
-                raise ValueError(f"{name}={path} cannot be read: {error.strerror}") from None
+    if "ssl_keyfile" in given and "ssl_certfile" not in given:
+        return "ssl_keyfile needs ssl_certfile"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Without a password, OpenSSL would ask for one on the terminal.
+    chain = (given.get("ssl_keyfile"), given.get("ssl_password", ""))
+    uses: dict[str, Callable[[str], object]] = {
+        "ssl_ca_certs": lambda value: context.load_verify_locations(cafile=value),
+        "ssl_ca_data": lambda value: context.load_verify_locations(cadata=value),
+        "ssl_certfile": lambda value: context.load_cert_chain(value, *chain),
+        "ssl_ciphers": context.set_ciphers,
+    }
+    for name, use in uses.items():
+        try:
+            if given.get(name):
+                use(given[name])
+        except (OSError, TypeError, ValueError) as error:
+            return f"{name} cannot be used: {error}"
+    return ""
 
 
 def distrust(error: BaseException) -> str | None:

@@ -111,6 +111,8 @@ def _refusal(error: redis.exceptions.ResponseError, address: str) -> Exception:
     result: Exception = error
     if says("NOGROUP", "No such key", "UNBLOCKED the stream key"):
         result = MissingGroup(text)
+    elif says("DB index is out of range", "SELECT is not allowed"):
+        result = SettingsError(f"REDIS_URL {address}: the server has no database (db) of this number: {text}")
     elif "unknown command" in text.lower():
         what = text.partition(", with args")[0]  # the arguments would quote a request
         result = SettingsError(

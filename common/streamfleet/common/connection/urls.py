@@ -11,8 +11,9 @@ Host = tuple[str, int]
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(?::([0-9]+))?(/[0-9]*)?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?")
 _HOSTS = re.compile(rf"{_HOST.pattern}(?:,{_HOST.pattern})*((?:/[\w.-]*){{0,2}})")
+_DATABASE = re.compile(r"/?([0-9]{1,10}/?)?")
 _SERVICE = re.compile(r"[\w.-]+")
-_ESCAPES = "in a user name or password write / ? # @ : as %2F %3F %23 %40 %3A"
+ESCAPES = "in a user name or password write / ? # @ : as %2F %3F %23 %40 %3A"
 _RIGHT = (
     "write redis://host:6379/0 (rediss:// for TLS), unix:///path, redis+sentinel://host:26379,host:26379/service/0 "
     "or redis+cluster://host:6379,host:6379"
@@ -54,10 +55,15 @@ class RedisUrl:
     hosts: tuple[Host, ...] = ()
     service: str = ""
     text: str = field(default="", repr=False)
-    scheme: str = "redis"
+    scheme: str = "redis"  # of one server
     user: str = field(default="", repr=False)
     path: str = ""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def tls(self) -> bool:
+        """True if the connections are encrypted."""
+        return self.scheme == "rediss"
 
     def server_url(self, host: str = "", port: int = 0) -> str:
         """URL of one Redis server of this deployment, as redis-py takes it. It holds the password."""
@@ -89,16 +95,18 @@ def read_url(url: str) -> RedisUrl:
     if kind is Kind.SINGLE:
         if "," in authority.rpartition("@")[2] and scheme != "unix":
             raise ValueError("several hosts are for redis+sentinel://host,host/service or redis+cluster://host,host")
-        return RedisUrl(kind, text=url)
+        _check_path(scheme, rest[len(authority) :])
+        return RedisUrl(kind, text=url, scheme=scheme)
     path, _, query = rest[len(authority) :].partition("?")
     user, at, hosts = authority.rpartition("@")
     if "#" in query or "@" in path or "#" in path:
-        raise ValueError(_ESCAPES)
+        raise ValueError(ESCAPES)
     service, path = _service_and_path(kind, path)
     return RedisUrl(
         kind,
         hosts=tuple(_host(text, _MANY[kind]) for text in hosts.split(",")),
         service=service,
+        text=url,
         scheme=scheme.partition("+")[0],
         user=user + at,
         path=path,
@@ -133,8 +141,17 @@ def safe_address(url: str) -> str:
 def why_unusable(error: Exception) -> str:
     """Message for an error from reading a URL; it replaces a text that may hold a part of the password."""
     if str(error).startswith("Port"):
-        return f"the port is not a number; {_ESCAPES}"
+        return f"the port is not a number; {ESCAPES}"
     return str(error)
+
+
+def _check_path(scheme: str, rest: str) -> None:
+    """Check what is behind the host of a single server: redis-py ignores a path that is no number."""
+    path = re.split(r"[?#]", rest, maxsplit=1)[0]
+    if scheme != "unix" and not _DATABASE.fullmatch(path):
+        if "@" in path:
+            raise ValueError(ESCAPES)
+        raise ValueError("the path must be the number of a database, as in redis://host:6379/0")
 
 
 def _service_and_path(kind: Kind, path: str) -> tuple[str, str]:
@@ -156,7 +173,7 @@ def _host(text: str, usual_port: int) -> Host:
     match = _HOST.fullmatch(text)
     port = int(match[2] or usual_port) if match else 0
     if match is None or not 0 < port < 65_536:
-        raise ValueError(f"its hosts must be a list like host:{usual_port},host:{usual_port}; {_ESCAPES}")
+        raise ValueError(f"its hosts must be a list like host:{usual_port},host:{usual_port}; {ESCAPES}")
     return match[1].strip("[]"), port
 
 
