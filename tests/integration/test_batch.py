@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -167,6 +170,21 @@ def test_files_that_cannot_be_used(redis_url: str, tmp_path: Path, out: Path, wr
     assert found.returncode == status
     assert (said or "another run writes the same output") in " ".join(found.stderr.split())
     assert source.read_text() == json.dumps(line("a")) + "\n"
+
+
+def test_a_file_system_without_locks_is_told_and_used(
+    redis_url: str, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    source = write(tmp_path / "in.jsonl", line("a"))
+    with worker(redis_url):
+        done = streamfleet(redis_url, "batch", str(source), str(out))
+    assert done.returncode == 0
+    assert "no locks (Function not implemented): see that no other run writes the same output" in done.stderr
+    assert sorted(tmp_path.iterdir()) == [source, out]
 
 
 # -- the runner itself, the test playing the worker ---------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 from io import BytesIO
 from pathlib import Path
 
@@ -114,6 +117,53 @@ def test_a_job_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with Job(tmp_path / "out.jsonl"), pytest.raises(BatchFileError, match="another run"), Job(tmp_path / "out.jsonl"):
         pass
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """Let a call of the operating system fail."""
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl if name == "flock" else os, name, fail)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_told_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    broken(monkeypatch, "flock", code)
+    with Job(tmp_path / "out.jsonl") as job:
+        assert os.strerror(code) in job.unlocked
+        name = job.name
+    with Job(tmp_path / "out.jsonl") as again:
+        assert again.name == name
+        again.finish()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    with Job(tmp_path / "out.jsonl") as locked:
+        assert locked.unlocked == ""
+
+
+@pytest.mark.parametrize(("name", "code"), [("flock", errno.EIO), ("flock", errno.EPERM), ("fsync", errno.ENOSPC)])
+def test_a_job_that_cannot_begin_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    broken(monkeypatch, name, code)
+    with pytest.raises(BatchFileError, match=f"out.jsonl.partial cannot be used: {os.strerror(code)}"):
+        Job(tmp_path / "out.jsonl").__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_goes_on_keeps_its_file_through_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Job(tmp_path / "out.jsonl") as job:
+        name = job.name
+    broken(monkeypatch, "flock", errno.EIO)
+    with pytest.raises(BatchFileError, match="cannot be used"):
+        Job(tmp_path / "out.jsonl").__enter__()
+    monkeypatch.undo()
+    with Job(tmp_path / "out.jsonl") as again:
+        assert again.name == name
 
 
 def test_counts_lines_that_hold_something(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -14,6 +16,9 @@ from typing import IO, Self
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.protocol import check_name
 from streamfleet.producer.batch_lines import LINE_BEGINS, MAX_LINE_BYTES, Written, parse_written
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP})
+"""Errors of file systems without locks: some network file systems, and some in user space."""
 
 
 class BatchFileError(StreamfleetError):
@@ -110,23 +115,30 @@ class Job:
     The file exists while the batch is unfinished, and is locked while a run uses it. A finished batch removes it: lines
     that are deleted from the output afterwards, to try them again, get new requests.
 
+    Attributes:
+        path, name: the file, and the prefix in it.
+        unlocked: why the file is not locked: its file system has no locks. Empty if it is locked.
+
     Raises:
-        BatchFileError: on entering, if another run holds the lock.
+        BatchFileError: on entering, if another run holds the lock, or the file cannot be used.
     """
 
     def __init__(self, output: Path) -> None:
         self.path = output.with_name(f"{output.name}.partial")
-        self.name = ""
+        self.name = self.unlocked = ""
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
         file = self.path.open("a+", encoding="utf-8", errors="replace")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.unlocked = _lock(file)
             self.name = self._read(file) or self._start(file)
         except BlockingIOError:
             file.close()
             raise BatchFileError(f"another run writes the same output (it holds {self.path})") from None
+        except OSError as error:
+            self._give_up(file)
+            raise BatchFileError(f"{self.path} cannot be used: {error.strerror}") from None
         except BaseException:
             file.close()
             raise
@@ -144,6 +156,14 @@ class Job:
         """Remove the file, because the batch is finished."""
         self.path.unlink(missing_ok=True)
 
+    def _give_up(self, file: IO[str]) -> None:
+        """Close the file, and remove it unless it holds the prefix of a job."""
+        with contextlib.suppress(OSError):  # what could not be written cannot be written now
+            file.close()
+        with contextlib.suppress(OSError):
+            if b"\n" not in self.path.read_bytes():
+                self.path.unlink()
+
     def _read(self, file: IO[str]) -> str:
         file.seek(0)
         text = file.read()
@@ -159,7 +179,22 @@ class Job:
         name = f"batch-{secrets.token_hex(6)}"
         file.truncate(0)
         # On disk before the first request is sent; otherwise a restarted run would enqueue all requests a second time.
-        file.write(json.dumps({"job": name, "note": "unfinished; the same command goes on with it"}) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+        try:
+            file.write(json.dumps({"job": name, "note": "unfinished; the same command goes on with it"}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            self.path.unlink()
+            raise
         return name
+
+
+def _lock(file: IO[str]) -> str:
+    """Lock a file for this run. Returns why it is not locked if its file system has no locks, else an empty text."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return error.strerror or str(error)
+    return ""

@@ -86,6 +86,8 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if if_late is not None and deadline_ms is None:
         raise typer.BadParameter("--if-late needs --deadline: nothing else can be late")
     with Job(output) as job, BatchView() as view:
+        if job.unlocked:
+            say(f"{output.parent} has no locks ({job.unlocked}): see that no other run writes the same output")
         prefix = job.name if id_prefix is None else check_name(id_prefix, "id_prefix")
         options = BatchOptions(prefix, lane, deadline_ms, window, if_late)
         try:
