@@ -180,6 +180,10 @@ class ClientClosed(StreamfleetError, RuntimeError):
     retryable = True
 
 
+class WrongEventLoop(StreamfleetError, RuntimeError):
+    """The client was opened in another event loop: by an earlier `asyncio.run`, or by the loop of another thread."""
+
+
 class SettingsError(StreamfleetError):
     """One or more settings are wrong; the message has one line for each."""
 

@@ -49,7 +49,8 @@ class Client:
     """Enqueues requests and waits for their results. An asynchronous context manager.
 
     After it is closed, and in a process that was forked while it was open, every method raises ClientClosed. A server
-    that forks its workers must open a client in each of them, after the fork.
+    that forks its workers must open a client in each of them, after the fork. An open client belongs to its event loop:
+    in another `asyncio.run`, and in another thread's loop, every method raises WrongEventLoop.
 
     Args:
         url: Redis URL; default: REDIS_URL, then redis://localhost:6379/0.
@@ -83,7 +84,7 @@ class Client:
         self._closed = False
 
     async def __aenter__(self) -> Self:
-        if self._parts is not None:
+        if self._parts is not None and not self._parts.broker.connection.abandoned:
             self._parts.broker.connection.check()
         broker = ProducerBroker.open(self.settings, self._patience_s)
         try:
@@ -108,11 +109,16 @@ class Client:
 
         Calls in progress in other tasks end with ClientClosed at once; its docstring tells about requests that were
         just being enqueued. Only `async with` opens the client again. In a forked process this does nothing.
+
+        Raises:
+            WrongEventLoop: the event loop that opened it still runs, and is another one.
         """
         if self._parts is not None and self._parts.broker.connection.inherited:
             return
+        if self._parts is not None and not self._parts.broker.connection.abandoned:
+            self._parts.broker.connection.check_loop()
         parts, self._parts, self._closed = self._parts, None, True
-        if parts is not None:
+        if parts is not None and not parts.broker.connection.abandoned:
             parts.broker.connection.shut()
             try:
                 await asyncio.gather(parts.feeds.close(), parts.mailbox.close())

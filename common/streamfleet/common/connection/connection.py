@@ -28,7 +28,7 @@ from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.connection.server_clients import CurrentServer, ServerClients
 from streamfleet.common.connection.translation import another_type, translated
 from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
-from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError, StreamfleetError
+from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError, StreamfleetError, WrongEventLoop
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -42,8 +42,8 @@ LAST_TIMEOUT_S = 2.0
 class Connection:
     """A connection to one Redis for commands that answer at once, and a second one for blocking commands.
 
-    It belongs to the process that created it. After it is shut, and in a forked process, every method that sends a
-    command raises ClientClosed.
+    It belongs to the process that created it, and to the event loop that used it first. After it is shut, and in a
+    forked process, every method that sends a command raises ClientClosed; in another event loop, WrongEventLoop.
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, or one for Sentinels or a cluster:
@@ -63,6 +63,7 @@ class Connection:
         self._hashes: dict[str, str] = {}
         self._blocked: ServerClients | None = None
         self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._shut = False
         self._limits: set[asyncio.Timeout] = set()
         try:
@@ -182,13 +183,35 @@ class Connection:
         """True in a process that was forked from the connection's own."""
         return os.getpid() != self._process
 
+    @property
+    def abandoned(self) -> bool:
+        """True if the connection can be neither used nor closed any more, because its event loop has ended."""
+        return self._loop is not None and self._loop.is_closed()
+
     def check(self) -> None:
-        """Raise ClientClosed if the connection was shut, or belongs to another process."""
+        """Raise an error if the connection cannot be used here.
+
+        Raises:
+            ClientClosed: it was shut, or belongs to another process.
+            WrongEventLoop: it belongs to another event loop.
+        """
         if self._shut:
             raise ClientClosed("the client was closed")
         if self.inherited:
             raise ClientClosed(
                 f"this client was opened by process {self._process}: open one of its own in this process, {os.getpid()}"
+            )
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise WrongEventLoop if the connection belongs to another event loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise WrongEventLoop(
+                "this client was opened in another event loop, by an earlier asyncio.run or in another thread: write "
+                "`async with Client(...)` inside of each, or use a SyncClient, which works everywhere"
             )
 
     async def rest(self, seconds: float) -> None:
