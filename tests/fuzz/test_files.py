@@ -162,7 +162,7 @@ def test_a_batch_of_any_file_answers_every_line(served: str, tmp_path: Path, see
     count = sum(1 for line in source.read_bytes().split(b"\n") if line and not line.isspace())
     answers, failures = (path.read_bytes().split(b"\n")[:-1] if path.exists() else [] for path in (output, errors))
     assert len(answers) + len(failures) == count, ended.stderr
-    assert ended.returncode == (1 if failures else 0), ended.stderr
+    assert ended.returncode == (2 if count == 0 else 1 if failures else 0), ended.stderr
     assert "Traceback" not in ended.stderr
     for failure in map(json.loads, failures):
         assert failure["error"]["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,3 +79,24 @@ async def both(sdk: openai.AsyncOpenAI, batch: Any) -> tuple[list[dict[str, Any]
 def names(lines: Iterable[dict[str, Any]]) -> list[str]:
     """Their custom_ids, in order."""
     return sorted(each["custom_id"] for each in lines if each["custom_id"] is not None)
+
+
+LINES = [line("a"), line("b")]
+TEXT = "".join(f"{text}\n" for text in LINES)
+BODIES = [json.loads(text)["body"] for text in LINES]
+NO_REQUESTS: dict[str, bytes] = {
+    "utf-16": TEXT.encode("utf-16"),
+    "utf-16 without a mark": TEXT.encode("utf-16-le"),
+    "utf-16, the other order": TEXT.encode("utf-16-be"),
+    "utf-32": TEXT.encode("utf-32"),
+    "an array": f"[{', '.join(LINES)}]\n".encode(),
+    "an array of many lines": json.dumps([json.loads(text) for text in LINES], indent=1).encode(),
+    "an object of many lines": json.dumps(json.loads(LINES[0]), indent=1).encode(),
+    "bare bodies": "\n".join(map(json.dumps, BODIES)).encode(),
+    "texts": b"Say hi\nSay ho\n",
+    "a table": b"custom_id,prompt\na,Say hi\n",
+    "nulls": b"null\n{}\n[]\n",
+    "a mark alone": b"\xef\xbb\xbf",
+    "something packed": gzip.compress(TEXT.encode()),
+}
+"""Files without any request."""

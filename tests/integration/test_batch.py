@@ -25,6 +25,7 @@ from streamfleet.producer import Client
 from streamfleet.producer.batch import Batch, BatchOptions, Progress
 from streamfleet.producer.batch_files import AppendFile, Job
 from tests.broker import Broker
+from tests.integration.batch_lines import NO_REQUESTS
 from tests.integration.cli_processes import WITHIN_S, lines_of, started, streamfleet, worker
 from tests.waiting import eventually, eventually_blocking
 
@@ -126,6 +127,29 @@ def test_every_line_ends_in_one_of_two_files(redis_url: str, tmp_path: Path, out
     assert greedy["response"]["status_code"] == 400
     assert greedy["error"]["message"]
     assert len(errors) == 7, "the second run wrote none again"
+
+
+@pytest.mark.parametrize("kind", NO_REQUESTS)
+def test_a_file_of_which_no_line_is_a_request_is_told(redis_url: str, tmp_path: Path, out: Path, kind: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(NO_REQUESTS[kind])
+    for _ in range(2):
+        done = streamfleet(redis_url, "batch", str(source), str(out))
+        assert done.returncode == 1
+        assert f"no line of {source} is a request; the first: line 1: " in done.stderr
+    assert not out.exists()
+    assert read(out.with_name("out.errors.jsonl"))[0]["error"]["line"] == 1
+    assert not out.with_name("out.jsonl.partial").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\t\n"])
+def test_a_file_without_lines_is_refused(redis_url: str, tmp_path: Path, out: Path, content: bytes) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(content)
+    done = streamfleet(redis_url, "batch", str(source), str(out))
+    assert done.returncode == 2
+    assert f"{source} has no requests: one JSON object on each line is expected" in done.stderr
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_a_line_of_the_output_is_one_line_for_every_reader(redis_url: str, tmp_path: Path, out: Path) -> None:

@@ -17,7 +17,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from tests.broker import Broker
-from tests.integration.batch_lines import CHAT, answered, both, ended, line, names, start, write
+from tests.integration.batch_lines import CHAT, NO_REQUESTS, TEXT, answered, both, ended, line, names, start, write
 from tests.integration.gateway_process import Stage, add_key, stage_in
 from tests.integration.uploads import LARGE, MEGABYTE, begun, contents, download, peak_while, quietly, send
 from tests.waiting import eventually
@@ -266,6 +266,38 @@ async def test_a_file_that_is_no_batch(sdk: openai.AsyncOpenAI, tmp_path: Path, 
     done = await ended(sdk, (await start(sdk, path)).id)
     assert (done.status, done.errors.data[0].code) == ("failed", code)
     assert (done.output_file_id, done.error_file_id) == (None, None)
+
+
+@pytest.mark.parametrize("kind", NO_REQUESTS)
+async def test_a_file_of_which_no_line_is_a_request_fails_with_its_lines(
+    sdk: openai.AsyncOpenAI, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(NO_REQUESTS[kind])
+    done = await ended(sdk, (await start(sdk, path)).id)
+    assert (done.status, done.output_file_id, done.error_file_id) == ("failed", None, None)
+    assert done.failed_at is not None
+    numbers = [error.line for error in done.errors.data]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 1
+    assert all(error.code and f"line {error.line}: " in error.message for error in done.errors.data)
+
+
+async def test_a_batch_whose_lines_are_all_for_other_places_fails(sdk: openai.AsyncOpenAI, tmp_path: Path) -> None:
+    lines = [line("a", url="/v1/embeddings"), "", line("b", body={"model": "gpt-9", "messages": []})]
+    done = await ended(sdk, (await start(sdk, write(tmp_path, lines))).id)
+    assert done.status == "failed"
+    assert [(error.line, error.code) for error in done.errors.data] == [
+        (1, "mismatched_endpoint"),
+        (3, "model_not_found"),
+    ]
+
+
+async def test_a_byte_order_mark_of_utf_8_is_no_fault(sdk: openai.AsyncOpenAI, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    done = await ended(sdk, (await start(sdk, path)).id)
+    assert (done.status, done.request_counts.completed) == ("completed", 2)
 
 
 async def test_a_batch_without_its_content_fails_and_says_why(

@@ -44,6 +44,22 @@ def test_a_byte_order_mark_is_no_part_of_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (text().decode().encode("utf-16"), "line 7: the line is not UTF-8: it holds zero bytes, as UTF-16 does"),
+        (b"\xff" + text(), "line 7: the line is not UTF-8: byte 0 is 0xff"),
+        (text().decode().encode("utf-16-le"), "line 7: the line is not UTF-8: it holds zero bytes, as UTF-16 does"),
+        (b"[" + text() + b"]", "line 7: the line must be a JSON object, not an array"),
+        (b'{"messages": []}', "line 7: custom_id: is missing: a line has custom_id, method, url and body"),
+    ],
+)
+def test_a_line_of_another_format_is_told_what_is_wrong(line: bytes, said: str) -> None:
+    with pytest.raises(BadLine) as raised:
+        parse_line(line, 7)
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
     ("line", "param", "custom_id"),
     [
         (b'{"custom_id": "a"', None, None),

@@ -69,6 +69,8 @@ class Progress:
         earlier: number of lines that earlier runs answered.
         outstanding: number of requests in the queue or with workers.
         lane_full: the lane refuses requests at present.
+        refused: number of lines read so far that are no requests.
+        first_refusal: why the first of them is none; empty for none.
     """
 
     total: int
@@ -77,6 +79,8 @@ class Progress:
     earlier: int
     outstanding: int
     lane_full: bool
+    refused: int = 0
+    first_refusal: str = ""
 
     @property
     def done(self) -> int:
@@ -120,6 +124,7 @@ class Batch:
         self._answered_before: set[str] = set()
         self._succeeded, self._failed = self._read_earlier(output), self._read_earlier(errors)
         self._earlier = self._succeeded + self._failed
+        self._refused, self._first_refusal = 0, ""
         self._seen: dict[str, int] = {}
         self._outstanding: dict[str, tuple[int, str]] = {}
         self._lost: dict[int, str] = {}
@@ -137,6 +142,8 @@ class Batch:
             earlier=self._earlier,
             outstanding=len(self._outstanding),
             lane_full=self._window is not None and self._window.lane_full,
+            refused=self._refused,
+            first_refusal=self._first_refusal,
         )
 
     async def run(self) -> Progress:
@@ -195,6 +202,8 @@ class Batch:
                 if line.custom_id not in self._answered_before:
                     yield line, self._prepare(line)
             except BadLine as error:
+                self._refused += 1
+                self._first_refusal = self._first_refusal or str(error)
                 self._refuse(error)
 
     def _read_again(self, file: IO[bytes]) -> Iterator[tuple[BatchLine, Submission]]:

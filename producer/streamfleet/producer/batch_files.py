@@ -36,6 +36,12 @@ def count_lines(path: Path) -> int:
         return sum(1 for line in lines_of(file) if not line.isspace())
 
 
+def has_lines(path: Path) -> bool:
+    """True if an input has a line that is not blank."""
+    with path.open("rb") as file:
+        return any(not line.isspace() for line in lines_of(file))
+
+
 def lines_of(file: IO[bytes], most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """Lines of a file; a line longer than `most` bytes is cut after `most` + 1, so that it cannot fill the memory."""
     while line := file.readline(most + 1):

@@ -70,12 +70,17 @@ def parse_line(text: bytes, number: int, max_body_bytes: int = NO_LIMIT) -> Batc
     """
     if len(text) > MAX_LINE_BYTES:
         raise BadLine(number, None, f"the line is longer than {MAX_LINE_BYTES} bytes", None, "request_too_large")
+    if b"\0" in text:
+        said = "the line is not UTF-8: it holds zero bytes, as UTF-16 does"
+        raise BadLine(number, None, said, None, "invalid_encoding")
     try:
         check_plain(text, max_body_bytes)
         line = parse_body(text.removeprefix(b"\xef\xbb\xbf"), NO_LIMIT)
     except InvalidRequest as error:
         raise BadLine(number, None, f"the line {error.message}", None, error.code) from None
-    custom_id = line.get("custom_id")
+    if "custom_id" not in line:
+        raise BadLine(number, None, "is missing: a line has custom_id, method, url and body", "custom_id")
+    custom_id = line["custom_id"]
     if not isinstance(custom_id, str) or not custom_id:
         raise BadLine(number, None, "must be a text of one character or more", "custom_id")
     if line.get("method") != "POST":

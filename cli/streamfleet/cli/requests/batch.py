@@ -98,6 +98,8 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
             raise
         job.finish()
     _say_done(progress, output, error_file)
+    if progress.refused == progress.total:
+        say(f"no line of {source} is a request; the first: {progress.first_refusal}")
     if progress.failed:
         raise typer.Exit(FAILED)
 
@@ -119,8 +121,12 @@ async def _batch(
 
 
 def _check_files(source: Path, output: Path, errors: Path) -> None:
+    from streamfleet.producer.batch_files import has_lines
+
     if len({path.resolve() for path in (source, output, errors)}) < 3:
         raise typer.BadParameter("the input, the output and the error file must be three different files")
+    if not has_lines(source):
+        raise typer.BadParameter(f"{source} has no requests: one JSON object on each line is expected")
     for path in (output, errors):
         if not path.parent.is_dir():
             raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} in")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
 from streamfleet.common.settings_gateway import BatchSettings
@@ -53,6 +53,14 @@ class InvalidBatch(StreamfleetError):
         super().__init__(message)
         error: Mapping[str, Any] = {"code": code, "message": message, "param": None, "line": line}
         self.errors = [error, *others]
+
+    @classmethod
+    def of_lines(cls, errors: Sequence[Mapping[str, Any]]) -> Self:
+        """Returns the error of an input of which no line is a request, from the errors of its lines."""
+        first, *others = errors
+        made = cls(first["code"], first["message"], first["line"], others)
+        made.errors[0] = first
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,16 +85,17 @@ async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
         expired: True if its time is over: no line will be run, so models are not checked.
 
     Raises:
-        InvalidBatch: the input has no line, too many lines, or too many invalid ones.
+        InvalidBatch: the input has no line that is a request, too many lines, or too many invalid ones.
         BatchDeferred: no worker has said yet which models it serves.
     """
     checker, time_slice = claimed.checker(), TimeSlice()
-    total = 0
+    total = refused = 0
     errors: list[dict[str, object]] = []
     async for group in claimed.lines():
         for number, text in group:
             total += 1
             error = await _check_line(claimed, checker, (number, text), expired)
+            refused += error is not None
             if error is not None and len(errors) < MOST_ERRORS:
                 errors.append(error_object(error))
             if claimed.ledger.full:
@@ -104,6 +105,8 @@ async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
             return
     if not total:
         raise InvalidBatch("empty_file", "the input has no requests: one JSON object on each line is expected")
+    if refused == total and not claimed.batch.id.startswith(JOB):  # the lines of a job are the gateway's own
+        raise InvalidBatch.of_lines(errors)
     fields = {"total": str(total), "models": json.dumps(claimed.models)}
     if errors:
         fields["errors"] = json.dumps(errors)
