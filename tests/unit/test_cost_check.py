@@ -306,6 +306,68 @@ def test_a_schemas_pattern_repeats_no_more_than_its_compiler_bears(pattern: str)
     check({"guided_regex": pattern}, limits)
 
 
+# Lists for which vLLM's V2 model runner has a row of fixed width: with one item more, it ends with all that it runs.
+ROWS: list[tuple[str, int, Any]] = [
+    ("stop_token_ids", 128, list(range(1_024))),
+    ("logprob_token_ids", 128, list(range(1_024))),
+    ("allowed_token_ids", 1_024, list(range(5_000))),
+    ("logit_bias", 1_024, {str(token): 1 for token in range(5_000)}),
+    ("bad_words", 64, [f"{number}" for number in range(1_024)]),
+]
+
+
+def cut(items: Any, length: int) -> Any:
+    return dict(list(items.items())[:length]) if isinstance(items, dict) else items[:length]
+
+
+@pytest.mark.parametrize(("name", "most", "items"), ROWS)
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, RESPONSES])
+def test_what_ends_an_engine_is_refused_whatever_a_setting_allows(
+    name: str, most: int, items: Any, endpoint: str
+) -> None:
+    body: dict[str, Any] = {CHAT: said("a"), COMPLETIONS: {"prompt": "a"}, RESPONSES: {"input": "a"}}[endpoint]
+    for limits in (CostLimits(), CostLimits(max_options=100_000, max_values=100_000)):
+        check({**body, name: cut(items, most)}, limits, endpoint=endpoint)
+        for more in (cut(items, most + 1), cut(items, 1_024), items):
+            if len(more) > most:
+                with pytest.raises(InvalidRequest, match=f"at most {most} are allowed") as refused:
+                    check({**body, name: more}, limits, endpoint=endpoint)
+                assert (refused.value.param, refused.value.code) == (name, "too_expensive")
+
+
+@pytest.mark.parametrize("least", [1, 5, "1", 1.0, True])
+def test_stop_tokens_leave_room_for_the_models_own_where_the_engine_adds_them(least: Any) -> None:
+    """With `min_tokens`, all of them together are held back, in a row of 128."""
+    body = {"max_tokens": 9, "min_tokens": least, **said("a")}
+    check({**body, "stop_token_ids": list(range(112))}, CostLimits())
+    for count in (113, 127, 128):
+        with pytest.raises(InvalidRequest, match="with min_tokens") as refused:
+            check({**body, "stop_token_ids": list(range(count))}, CostLimits())
+        assert refused.value.param == "stop_token_ids"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["x" * 512],
+        ["bad word"] * 57,  # 57 times 8 and one
+        ["ß" * 256],
+        ["\U0001d160" * 43],  # 4 bytes, which a tokenizer reads as 12
+        ["\ufdfa" * 20],  # 3 bytes, of which one makes 33
+        ["x" * 1_000_000],
+    ],
+)
+def test_bad_words_of_more_tokens_than_an_engine_has_room_for_are_refused(words: list[str]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check({"bad_words": words, **said("a")}, CostLimits(max_options=100_000))
+    assert (refused.value.param, refused.value.code) == ("bad_words", "too_expensive")
+
+
+@pytest.mark.parametrize("words", [["x" * 511], ["seven b"] * 64, ["ß" * 255], [], [5], None, "none"])
+def test_other_bad_words_pass(words: Any) -> None:
+    check({"bad_words": words, **said("a")}, CostLimits())
+
+
 def test_long_choices_are_dear_even_where_they_are_few() -> None:
     choices = {"structured_outputs": {"choice": ["a" * 4_000] * 4}}
     check_cost(choices, CostLimits())

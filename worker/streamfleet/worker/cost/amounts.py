@@ -5,6 +5,7 @@ A parsed body and the limits go in; a number that is too large raises InvalidReq
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,20 @@ _NO_OPTIONS = frozenset(
     {*INPUTS, "messages", "prompt", "response_format", "structured_outputs", "text", "guided_json"}
     | {"guided_choice", "previous_input_messages"}
 )
+
+# vLLM's V2 model runner has a row of fixed width for each of these. It raises where it writes beyond one, and that ends
+# the engine with all that runs in it. No setting allows more.
+MOST_ITEMS = {
+    "stop_token_ids": 128,
+    "logprob_token_ids": 128,
+    "logit_bias": 1_024,
+    "allowed_token_ids": 1_024,
+    "bad_words": 64,  # each may become two of 128: at the beginning of a text, and behind a space
+}
+_OWN_STOPS = 16
+"""Places among the stop tokens for the model's own, which the engine adds where `min_tokens` holds all of them back."""
+MOST_BAD_WORD_BYTES = 512
+"""Two forms of each word have at most 1,024 tokens: a token has at least one byte of a word, or begins it."""
 
 
 def most_output_tokens(limits: CostLimits, longest: int | None) -> int:
@@ -45,8 +60,33 @@ def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | No
             raise too_expensive(name, message)
     _check_logprobs(body, limits)
     for name, value in body.items():
-        if isinstance(value, (list, dict)) and len(value) > limits.max_options and name not in _NO_OPTIONS:
-            raise too_expensive(name[:80], f"has {len(value)} items; at most {limits.max_options} are allowed")
+        if isinstance(value, (list, dict)) and name not in _NO_OPTIONS:
+            most = min(limits.max_options, MOST_ITEMS.get(name, limits.max_options))
+            if len(value) > most:
+                raise too_expensive(name[:80], f"has {len(value)} items; at most {most} are allowed")
+    _check_rows(body)
+
+
+def _check_rows(body: Mapping[str, Any]) -> None:
+    """Raise if what the engine makes of a list does not fit into the row that it has for it; see `MOST_ITEMS`."""
+    stops, most_stops = body.get("stop_token_ids"), MOST_ITEMS["stop_token_ids"] - _OWN_STOPS
+    if isinstance(stops, list) and len(stops) > most_stops and body.get("min_tokens"):
+        message = f"has {len(stops)} items; at most {most_stops} are allowed with min_tokens"
+        raise too_expensive("stop_token_ids", message)
+    words = body.get("bad_words")
+    if isinstance(words, list) and sum(map(_token_bytes, words)) > MOST_BAD_WORD_BYTES:
+        message = f"is too long: at most {MOST_BAD_WORD_BYTES} bytes are allowed, with one more for each word"
+        raise too_expensive("bad_words", message)
+
+
+def _token_bytes(word: Any) -> int:
+    """Most tokens of a word: its bytes, also where a tokenizer takes its characters apart, and one before it."""
+    if not isinstance(word, str):
+        return 0  # the engine refuses it
+    if len(word) > MOST_BAD_WORD_BYTES:
+        return len(word)
+    apart = unicodedata.normalize("NFKD", word)
+    return max(len(text.encode("utf-8", "replace")) for text in (word, apart)) + 1
 
 
 def _check_sequences(body: Mapping[str, Any], limits: CostLimits) -> None:
