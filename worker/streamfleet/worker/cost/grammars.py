@@ -1,9 +1,10 @@
 """Cost of the constraints on an answer: schemas, regular expressions, choices, grammars.
 
-A parsed body and the limits go in; a constraint that is too expensive raises InvalidRequest. vLLM translates a schema
-on the event loop that every answer goes through, compiles it on a thread that all such requests share, and asks the
-result at every step. A schema of 60 bytes could block the event loop for two minutes, the thread for good, and each
-step for a second: docs/reliability.md has the measurements.
+A parsed body and the limits go in; a constraint that is too expensive raises InvalidRequest, and so does a schema with
+a `$ref` of no use (`references.py`). vLLM translates a schema on the event loop that every answer goes through,
+compiles it on a thread that all such requests share, and asks the result at every step. A schema of 60 bytes could
+block the event loop for two minutes, the thread for good, and each step for a second: docs/reliability.md has the
+measurements.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from streamfleet.common.numbers import number, shown
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
 from streamfleet.worker.cost.parts import MOST
 from streamfleet.worker.cost.patterns import Unreadable, weigh
+from streamfleet.worker.cost.references import check_references
 from streamfleet.worker.cost.shape import check_shape
 
 MOST_ROUNDS = 128
@@ -35,7 +37,7 @@ _SCHEMA_MS, _RANGE_MS, _CHARACTER_MS, _COUNTED, _ABSENT_MS, _CHOICE_MS = 0.2, 2.
 
 
 def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
-    """Raise if matching the answer to its constraints would cost too much.
+    """Raise if matching the answer to its constraints would cost too much, or can never succeed.
 
     Args:
         body: no deeper than `shape.check_shape` allows.
@@ -48,6 +50,7 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
         if body.get(name) is not None:
             _check_bytes(name, body[name], limits)
             _Meter(name, limits).take(name, body[name])
+            check_references(name, body[name])
     for name in _TOOLS:
         tools = body.get(name)
         if tools is not None:
@@ -56,6 +59,7 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
             if body.get("tool_choice") not in (None, "none", "auto"):  # then all of them are compiled into one
                 _check_bytes(name, tools, limits)
             _Meter(name, limits).take(name, tools)
+            check_references(name, tools)
 
 
 def _check_bytes(name: str, value: Any, limits: CostLimits) -> None:
