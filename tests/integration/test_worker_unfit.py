@@ -9,6 +9,9 @@ import pytest
 
 from streamfleet.worker import containment
 from streamfleet.worker.dispatcher import Dispatcher
+from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.replies import error_reply
+from streamfleet.worker.engine.simulated import SimulatedEngine
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
@@ -101,6 +104,110 @@ async def test_requests_that_break_every_engine_make_no_second_worker_unfit(flee
             engines[1].faults.errors = 0
             assert (await fleet.result(await fleet.add())).worker == "w2"
     await fleet.settled()
+
+
+class Picky(SimulatedEngine):
+    """An engine that works, but fails on each body whose user is `bad`: with a 500, or as one that may pass."""
+
+    passing = False
+
+    def __init__(self) -> None:
+        super().__init__(small_engine()._profile)
+        self.probes = self.failed_on = 0
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        self.probes += request.id.startswith("probe-")
+        if request.body.get("user") != "bad":
+            return await super().run(request)
+        self.failed_on += 1
+        if self.passing:
+            raise EngineUnavailable("the server answers 500")
+        return error_reply(500, "a grammar that allows nothing", None, "engine_error")
+
+
+MANY = 60
+BAD: dict[str, dict[str, Any]] = {
+    "chat": chat(user="bad"),
+    "completion": {"prompt": "a", "user": "bad"},
+    "embedding": {"input": "a", "user": "bad"},
+    "tool": chat(user="bad", tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]),
+    "regex": chat(user="bad", structured_outputs={"regex": "a"}),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("tenant", ["a", ""])
+@pytest.mark.parametrize("passing", [False, True])
+async def test_one_callers_failures_never_rest_a_worker(fleet: Fleet, kind: str, tenant: str, passing: bool) -> None:
+    """Not even where a neighbour has some of its own, nor by bodies that are all different."""
+    engine, own = Picky(), {"tenant": tenant} if tenant else {}
+    engine.passing = passing
+    async with worker_inside(fleet.url, engine, **{**SETTINGS, "unready_failures": 20}, max_deliveries=2) as inside:
+        held = await fleet.add(body=chat(1.5), tenant="neighbour")
+        await fleet.runs({"w1": 1})
+        bad = [await fleet.add(body={**BAD[kind], "seed": number}, **own) for number in range(MANY)]
+        bad += await fleet.add_many(2, {**BAD[kind], "seed": MANY}, tenant="neighbour")
+        for _ in range(5):
+            result = await fleet.result(await fleet.add(tenant="neighbour"), within_s=3)
+            assert (result.ok, result.attempt, inside.worker.health().ready) == (True, 1, True)
+        assert {result.ok for result in await fleet.results(bad)} == {False}
+        first = await fleet.result(held)
+        assert (first.ok, first.attempt) == (True, 1)
+        assert inside.worker.health().ready
+        assert engine.failed_on >= MANY
+    await fleet.settled()
+
+
+@pytest.mark.parametrize("tenant", ["a", ""])
+@pytest.mark.parametrize("passing", [False, True])
+async def test_one_caller_alone_has_its_engine_probed(fleet: Fleet, tenant: str, passing: bool) -> None:
+    """Without a success of anybody between; each of the requests ends by its own attempts."""
+    engine, own = Picky(), {"tenant": tenant} if tenant else {}
+    engine.passing = passing
+    async with worker_inside(fleet.url, engine, **SETTINGS, max_deliveries=2) as inside:
+        ids = [await fleet.add(body=chat(user="bad", seed=number), **own) for number in range(MANY)]
+        assert {result.ok for result in await fleet.results(ids)} == {False}
+        assert inside.worker.health().ready
+    assert 1 <= engine.probes <= MANY * 2 // 5
+
+
+@pytest.mark.parametrize("passing", [False, True])
+async def test_failures_of_several_callers_rest_a_worker(fleet: Fleet, passing: bool) -> None:
+    engine = Picky()
+    engine.passing = passing
+    async with worker_inside(fleet.url, engine, **SETTINGS) as inside:
+        for number in range(10):
+            await fleet.add(body=chat(user="bad", seed=number), tenant="ab"[number % 2])
+        await eventually(lambda: not inside.worker.health().ready, what="it is unfit")
+
+
+@pytest.mark.parametrize("tenants", ["a", "ab", ""])
+@pytest.mark.parametrize("fault", ["errors", "unavailable"])
+async def test_a_broken_engine_rests_soon_whoever_asks_it(fleet: Fleet, tenants: str, fault: str) -> None:
+    """And uses up neither the queue nor its attempts, and no request to find out that it is mended."""
+    engine = small_engine()
+    setattr(engine.faults, fault, 1_000_000)
+    async with worker_inside(fleet.url, engine, **SETTINGS, max_deliveries=2) as inside:
+        for number in range(40):
+            own = {"tenant": tenants[number % len(tenants)]} if tenants else {}
+            await fleet.add(body=chat(seed=number), **own)
+        await eventually(lambda: not inside.worker.health().ready, what="it is unfit")
+        await fleet.runs({})
+        assert 1_000_000 - getattr(engine.faults, fault) <= 5 + 8 + 1, "what ran beside the fifth, and the probe"
+        assert await fleet.finished() <= 1
+        setattr(engine.faults, fault, 0)
+
+
+async def test_a_mended_engine_needs_no_request_to_be_found_so(fleet: Fleet) -> None:
+    worker = await broken_worker(fleet, "short_rest")
+    ids = await fleet.add_many(2 * SETTINGS["unready_failures"])
+    await unfit(worker)
+    for each in ids:
+        await fleet.broker.cancel(each)
+    await fleet.results(ids)
+    worker.send(signal.SIGUSR2)
+    await eventually(lambda: worker.get("/readyz").status == 200, what="it is ready again")
+    assert worker.events("engine_probed")[-1]["works"] is True
 
 
 async def _ended(fleet: Fleet, count: int) -> bool:

@@ -231,7 +231,7 @@ async def test_bodies_are_never_logged_or_shown(guarded: Guarded, tmp_path: Path
     """Not even at the debug level; nor what an engine repeats of them; on the pages, no ids either."""
     echo = {"error": {"message": f"you said {BODY}", "type": BODY, "code": BODY}}
     answers = {"repeated": Reply(400, echo), "broken": Reply(503, echo)}
-    engine = HttpEngine(lambda request_id, _: answers.get(request_id, Reply()))
+    engine = HttpEngine(lambda name, _: answers.get("broken" if name.startswith("probe-") else name, Reply()))
     fleet = Fleet(guarded.server.url, tmp_path)
     async with engine.serving():
         worker = fleet.start("w1", engine="openai", vllm_url=engine.url, max_deliveries=1, unready_failures=1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from streamfleet.common.broker.types import Claim
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Status
 from streamfleet.worker.containment import REST_S, CircuitBreaker
@@ -18,10 +21,12 @@ from streamfleet.worker.outcome import (
     expired,
     refused,
 )
+from tests.unit.worker_requests import in_flight_request
 
 FAULT = Postponed("the engine answered 503: busy")
 ERROR = Finished(Status.FAILED, 500, error=openai_error("CUDA error", "server_error", None, None), engine_ok=False)
 ANSWERED = Finished(Status.SUCCEEDED, 200, engine_ok=True)
+NUMBERS = itertools.count()
 NEUTRAL: tuple[Outcome, ...] = (
     refused(InvalidRequest("no", "n")),
     Finished(Status.FAILED, 422),
@@ -32,18 +37,90 @@ NEUTRAL: tuple[Outcome, ...] = (
 )
 
 
-def weighed(breaker: CircuitBreaker, *outcomes: Outcome, attempt: int = 1, now: float = 10.0) -> list[Outcome]:
-    return [breaker.weigh(outcome, attempt, now) for outcome in outcomes]
+def claim(number: int = 1, tenant: str = "", attempt: int = 1) -> Claim:
+    """A request of its own body; of nobody unless its tenant is named."""
+    body = {"messages": [{"content": str(number)}]}
+    if not tenant:
+        return in_flight_request(number, body, attempt=attempt).claim
+    return in_flight_request(number, body, attempt=attempt, tenant=tenant.encode()).claim
 
 
-@pytest.mark.parametrize("fault", [FAULT, ERROR])
-def test_faults_in_a_row_make_unfit(fault: Outcome) -> None:
+def weighed(
+    breaker: CircuitBreaker, *outcomes: Outcome, tenants: str = "ab", attempt: int = 1, now: float = 10.0
+) -> list[Outcome]:
+    """Outcomes of requests that these tenants send by turns, each with a body of its own."""
+    claims = [claim(next(NUMBERS), tenants[number % len(tenants)], attempt) for number in range(len(outcomes))]
+    return [breaker.weigh(outcome, each, now) for outcome, each in zip(outcomes, claims, strict=True)]
+
+
+def state(breaker: CircuitBreaker) -> tuple[bool, bool, int | None]:
+    """Fit, in question, most requests to hold."""
+    return breaker.fit, breaker.in_question, breaker.allowance
+
+
+def unfit(now: float = 10.0) -> CircuitBreaker:
+    breaker = CircuitBreaker(2)
+    weighed(breaker, FAULT, FAULT, now=now)
+    assert not breaker.fit
+    return breaker
+
+
+@pytest.mark.parametrize("fault", [FAULT, ERROR, broken("a bug")])
+@pytest.mark.parametrize("most", [2, 3, 4, 5, 20, 21])
+def test_faults_of_several_tenants_in_a_row_make_unfit(fault: Outcome, most: int) -> None:
+    breaker = CircuitBreaker(most)
+    weighed(breaker, *[fault] * (most - 1))
+    assert state(breaker) == (True, False, None)
+    weighed(breaker, fault, tenants="ba"[most % 2])
+    assert state(breaker) == (False, False, 0)
+    assert not breaker.wants_probe(10.0)
+    assert breaker.last_fault in ("the engine answered 500", "the engine answered 503: busy")
+
+
+@pytest.mark.parametrize("fault", [FAULT, ERROR, broken("a bug")])
+@pytest.mark.parametrize("tenants", ["a", "", "aaaaaaaab"])
+def test_faults_of_one_tenant_are_for_the_probe_to_judge(fault: Outcome, tenants: str) -> None:
+    """Also if one of ten is another's own."""
+    breaker = CircuitBreaker(18)
+    claims = [claim(number, tenants[number % len(tenants)] if tenants else "") for number in range(100)]
+    for number, each in enumerate(claims, 1):
+        breaker.weigh(fault, each, 10.0)
+        assert state(breaker) == (True, number >= 18, None)
+        assert breaker.wants_probe(10.0) == (number >= 18)
+
+
+def test_one_body_of_two_tenants_is_for_the_probe_to_judge() -> None:
+    breaker = CircuitBreaker(4)
+    for tenant in "abab":
+        breaker.weigh(ERROR, claim(1, tenant), 10.0)
+    assert state(breaker) == (True, True, None)
+
+
+def test_a_probe_that_succeeds_starts_over() -> None:
     breaker = CircuitBreaker(3)
-    weighed(breaker, fault, fault)
-    assert (breaker.fit, breaker.allowance(10.0)) == (True, None)
-    weighed(breaker, broken("a bug"))
-    assert (breaker.fit, breaker.allowance(10.0)) == (False, 0)
-    assert breaker.last_fault == "the engine answered 500"
+    for _ in range(5):
+        assert weighed(breaker, ERROR, ERROR, tenants="a")[0] == ERROR, "no doubt is left of the engine"
+        assert state(breaker) == (True, False, None)
+        weighed(breaker, ERROR, tenants="a")
+        assert state(breaker) == (True, True, None)
+        breaker.probed(True, 10.0)
+        assert state(breaker) == (True, False, None)
+
+
+@pytest.mark.parametrize("works", [False, None])
+def test_a_probe_that_does_not_makes_unfit(works: bool | None) -> None:
+    breaker = CircuitBreaker(3)
+    weighed(breaker, ERROR, ERROR, ERROR, tenants="a")
+    breaker.probed(works, 10.0)
+    assert state(breaker) == (False, False, 0)
+
+
+@pytest.mark.parametrize("works", [False, None])
+def test_a_probe_counts_for_nothing_once_a_request_has_succeeded(works: bool | None) -> None:
+    breaker = CircuitBreaker(1)
+    weighed(breaker, ERROR, ANSWERED, tenants="a")
+    breaker.probed(works, 10.0)
+    assert breaker.fit
 
 
 def test_a_success_between_starts_over() -> None:
@@ -60,16 +137,36 @@ def test_what_says_nothing_about_the_engine_changes_nothing() -> None:
     assert not breaker.fit
 
 
-def test_after_a_rest_one_request_tries_the_engine() -> None:
-    breaker = CircuitBreaker(1)
-    weighed(breaker, FAULT, now=10.0)
-    assert breaker.allowance(10.0 + REST_S - 0.1) == 0
-    assert breaker.allowance(10.0 + REST_S) == 1
+def test_after_a_rest_a_probe_tries_the_engine() -> None:
+    breaker = unfit(10.0)
+    assert not breaker.wants_probe(10.0 + REST_S - 0.1)
+    assert breaker.wants_probe(10.0 + REST_S)
+    assert breaker.allowance == 0, "no request is spent on it"
+    breaker.probed(False, 30.0)
+    assert not breaker.wants_probe(30.0 + REST_S - 0.1)
+    assert breaker.wants_probe(30.0 + REST_S)
+    breaker.probed(True, 50.0)
+    assert state(breaker) == (True, False, None)
+
+
+def test_where_probes_are_refused_one_request_tries_the_engine() -> None:
+    breaker = unfit(10.0)
+    breaker.probed(None, 10.0 + REST_S)
+    assert state(breaker) == (False, False, 1)
+    assert not breaker.wants_probe(1_000.0)
     weighed(breaker, ERROR, attempt=3, now=30.0)
-    assert breaker.allowance(30.0) == 0
+    assert state(breaker) == (False, False, 0)
+    assert not breaker.wants_probe(30.0 + REST_S - 0.1)
+    breaker.probed(None, 30.0 + REST_S)
     weighed(breaker, ANSWERED, now=50.0)
-    assert breaker.fit
-    assert breaker.allowance(50.0) is None
+    assert state(breaker) == (True, False, None)
+
+
+def test_a_late_success_makes_fit() -> None:
+    breaker = unfit()
+    weighed(breaker, ANSWERED)
+    assert state(breaker) == (True, False, None)
+    assert not breaker.wants_probe(1_000.0)
 
 
 def test_a_500_of_an_engine_that_works_is_the_requests_own() -> None:
@@ -86,7 +183,7 @@ def test_a_request_that_breaks_every_engine_counts_against_the_first_one_only() 
     fleet = [CircuitBreaker(1) for _ in range(5)]
     for attempt, breaker in enumerate(fleet, 1):
         weighed(breaker, ERROR, attempt=attempt)
-    assert [breaker.fit for breaker in fleet] == [False, True, True, True, True]
+    assert [breaker.in_question for breaker in fleet] == [True, False, False, False, False]
 
 
 def test_one_hang_is_enough() -> None:

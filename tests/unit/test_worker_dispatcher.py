@@ -22,12 +22,18 @@ MOST = 5
 
 
 class Runs:
-    """Stands for the executor: each request ends as told, or as its stop reason says."""
+    """Stands for the executor: each request ends as told, or as its stop reason says; so does each probe."""
 
     slots = 64
 
     def __init__(self) -> None:
         self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
+        self.probes: list[asyncio.Future[bool | None]] = []
+        self.fails_probes = True
+
+    async def probe(self) -> bool | None:
+        self.probes.append(asyncio.get_running_loop().create_future())
+        return False if self.fails_probes else await self.probes[-1]
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         end = self.ends[request] = asyncio.get_running_loop().create_future()
@@ -61,7 +67,8 @@ class Rig:
     def __init__(self, unready_failures: int, containment: Containment | None = None) -> None:
         self.runs, self.room, self.in_flight = Runs(), Room(), InFlight()
         settings = load(WorkerSettings, max_deliveries=MOST, unready_failures=unready_failures)
-        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, HandClock(), containment)
+        self.shared = containment or Containment(unready_failures)
+        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, HandClock(), self.shared)
         self.dispatcher = Dispatcher(*given)
 
     async def start(self, *given: InFlightRequest) -> None:
@@ -73,6 +80,13 @@ class Rig:
     async def end(self, request: InFlightRequest, outcome: Outcome) -> None:
         self.runs.ends[request].set_result(outcome)
         await eventually(lambda: request.done)
+
+    async def fail(self, count: int) -> None:
+        """Requests of one tenant that fail one after the other."""
+        for number in range(100, 100 + count):
+            request = in_flight_request(number)
+            await self.start(request)
+            await self.end(request, FAULT)
 
     def running_now(self) -> set[InFlightRequest]:
         return set(self.in_flight.active())
@@ -104,6 +118,60 @@ async def test_a_worker_that_turns_unfit_lets_go_of_all_it_holds() -> None:
         await eventually(lambda: len(made.room.back) == 3, what="all others are back")
         assert set(made.room.back) == {waiting, *others[1:]}
         assert made.room.most == 0
+
+
+async def test_while_a_probe_runs_a_worker_goes_on() -> None:
+    async with rig(unready_failures=3) as made:
+        made.runs.fails_probes = False
+        neighbour = in_flight_request(1)
+        await made.start(neighbour)
+        await made.fail(2)
+        assert made.runs.probes == []
+        await made.fail(20)
+        assert len(made.runs.probes) == 1, "one at a time"
+        assert (made.room.most, made.room.back, made.running_now()) == (None, [], {neighbour})
+        made.runs.probes[0].set_result(True)
+        await eventually(lambda: made.shared.probe is not None and made.shared.probe.done())
+        await made.fail(2)
+        assert len(made.runs.probes) == 1, "it counts anew"
+        assert (made.dispatcher.fit, made.room.back) == (True, [])
+
+
+async def test_a_worker_whose_probe_fails_lets_go_of_all_it_holds() -> None:
+    async with rig(unready_failures=3) as made:
+        made.runs.fails_probes = False
+        held = in_flight_request(1)
+        await made.start(held)
+        await made.fail(3)
+        await eventually(lambda: made.runs.probes)
+        made.runs.probes[0].set_result(False)
+        await eventually(lambda: made.room.back == [held])
+        assert (made.dispatcher.fit, made.room.most) == (False, 0)
+
+
+async def test_one_probe_is_for_all_queues_of_an_engine() -> None:
+    both = Containment(3)
+    async with rig(containment=both) as one, rig(containment=both) as other:
+        one.runs.fails_probes = other.runs.fails_probes = False
+        await one.fail(3)
+        await other.fail(3)
+        assert (len(one.runs.probes), len(other.runs.probes)) == (1, 0)
+        one.dispatcher.close()  # as when its worker leaves
+        await eventually(lambda: both.probe is not None and both.probe.done())
+        other.dispatcher.heed_breaker()
+        await eventually(lambda: len(other.runs.probes) == 1)
+
+
+async def test_a_worker_that_leaves_takes_its_probe_with_it() -> None:
+    async with rig(unready_failures=1) as made:
+        made.runs.fails_probes = False
+        await made.fail(1)
+        await eventually(lambda: made.runs.probes)
+        made.dispatcher.close()
+        await made.dispatcher.stop(StopReason.RELEASED, 5.0)
+        assert made.runs.probes[0].cancelled()
+        made.dispatcher.heed_breaker()
+        assert len(made.runs.probes) == 1
 
 
 async def test_what_an_answer_on_its_way_brings_an_unfit_worker_goes_back() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.protocol import Status
+from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.credit import Demand
@@ -215,3 +215,67 @@ async def test_an_answer_beats_a_stop_that_comes_at_the_same_moment() -> None:
     outcome = await Rig(ScriptedEngine(answer_and_stop)).run(one)
     assert isinstance(outcome, Finished)
     assert outcome.status is Status.SUCCEEDED
+
+
+def answering(statuses: dict[str, int], endpoints: tuple[str, ...] = ()) -> ScriptedEngine:
+    """An engine that answers each endpoint so; 404 for another."""
+
+    async def answer(request: EngineRequest) -> EngineReply:
+        status = statuses.get(request.endpoint, 404)
+        return OK if status == 200 else EngineReply(status, b'{"error": {"message": "no"}}')
+
+    engine = ScriptedEngine(answer)
+    engine.endpoints = endpoints
+    return engine
+
+
+TEXT, TALK, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
+
+
+@pytest.mark.parametrize(
+    ("engine", "works", "asked"),
+    [
+        (answering({TEXT: 200}, (TALK, TEXT)), True, [TEXT]),
+        (answering({EMBED: 200}, (EMBED, "/pooling")), True, [EMBED]),
+        (answering({"/classify": 200}, ("/classify",)), True, ["/classify"]),
+        (answering({TEXT: 500}, (TALK, TEXT)), False, [TEXT]),
+        (answering({TEXT: 503}, (TALK, TEXT)), False, [TEXT]),
+        (answering({TALK: 200}), True, [TEXT, TALK]),  # it does not tell what it serves
+        (answering({EMBED: 200}), True, [TEXT, TALK, EMBED]),
+        (answering({TALK: 500}), False, [TEXT, TALK]),
+        (answering({}, (TALK, TEXT)), None, [TEXT, TALK]),
+        (answering({TEXT: 400, TALK: 422}, (TALK, TEXT)), None, [TEXT, TALK]),
+        (raising(EngineUnavailable("away")), False, [TEXT]),
+        (raising(EngineAborted("dropped")), False, [TEXT]),
+        (raising(EngineDied("gone")), False, [TEXT]),
+        (raising(ValueError("a bug")), False, [TEXT]),
+    ],
+)
+async def test_a_probe_asks_for_as_little_as_possible_and_tells_if_the_engine_works(
+    engine: ScriptedEngine, works: bool | None, asked: list[str]
+) -> None:
+    assert await Rig(engine).executor.probe() is works
+    assert [each.endpoint for each in engine.seen] == asked
+    for each in engine.seen:
+        assert each.body.get("max_tokens", 1) == 1
+        assert len(json.dumps(each.body)) < 100
+        assert each.lane is Lane.CRITICAL
+
+
+async def test_a_probe_begins_where_the_last_success_was() -> None:
+    engine = answering({TALK: 200, TEXT: 500})
+    rig = Rig(engine)
+    assert await rig.executor.probe() is False
+    await rig.run(in_flight_request())
+    assert await rig.executor.probe() is True
+    assert engine.seen[-1].endpoint == TALK
+
+
+async def test_a_probe_that_is_cancelled_leaves_the_engine() -> None:
+    engine = ScriptedEngine(hangs)
+    probe = asyncio.create_task(Rig(engine).executor.probe())
+    await eventually(lambda: engine.seen)
+    probe.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probe
+    assert engine.aborted == [engine.seen[0].id]

@@ -329,7 +329,12 @@ class WorkerSettings(Group):
     )
     health_port: int = Field(9100, ge=0, le=65_535, description="Their port; 0 picks a free one.")
     unready_failures: int = Field(
-        20, ge=1, description="So many engine faults in a row, without one success, make a worker unready."
+        20,
+        ge=1,
+        description=(
+            "So many engine faults in a row, without one success, make a worker unready; those of one tenant only if a "
+            "request of its own fails too."
+        ),
     )
     # The cost limits of one request: docs/operations.md explains each.
     max_sequences: int = Field(16, ge=1, description="Most choices of one request: its n, for each of its prompts.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 
 from streamfleet.common.broker.types import Claim
 from streamfleet.worker.in_flight import InFlightRequest
@@ -84,66 +85,106 @@ class PoisonIsolation:
 class CircuitBreaker:
     """Counts engine faults since the last success: if all requests of a worker fail, it must not use up the queue.
 
-    An engine's 500 shows that a request and an engine do not go together, not which of them is at fault. Two rules
+    An engine's 500 shows that a request and an engine do not go together, not which of them is at fault. Three rules
     decide:
 
     - After a fault and until the next success nobody knows if the engine works, so a 500 then is no verdict on the
       request: it is tried again, with the attempt counted, best elsewhere. A broken engine thus fails one request, not
       the queue.
-    - Of one request, only the first attempt's 500 counts against a worker. So a request that breaks every engine helps
-      to make one worker unfit at most, and not one worker after the other.
+    - Of one request, only the first attempt's 500 counts against a worker. So a request that breaks every engine puts
+      one worker in question at most, and not one worker after the other.
+    - Faults make the worker unfit by themselves only if they are of several tenants, half of them of others than the
+      one with the most, and of different bodies. Otherwise they may be one caller's doing, and a request of the
+      worker's own, the probe, decides. Until then the worker goes on.
 
-    Outcomes that say nothing about the engine do not count.
+    Outcomes that say nothing about the engine do not count. An unfit worker rests, and then probes the engine until
+    that succeeds; where the engine refuses all probes, one request at a time is the probe.
 
     Args:
-        most: number of faults that makes the worker unfit. After a rest it tries one request at a time, until one
-        succeeds.
+        most: number of faults that makes the worker unfit, or has the engine probed.
+
+    Attributes:
+        fit: true if the engine is believed to work.
+        in_question: true if a probe is to decide whether it works.
+        last_fault: the engine's last fault; empty if there was none.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._faults = 0
-        self._doubted = False
+        self._faults: Counter[bytes] = Counter()
+        self._bodies: set[int] = set()
+        self._doubted = self._tries_one = False
         self._rests_until = 0.0
+        self.fit, self.in_question = True, False
         self.last_fault = ""
 
-    def weigh(self, outcome: Outcome, attempt: int, now: float) -> Outcome:
+    def weigh(self, outcome: Outcome, claim: Claim, now: float) -> Outcome:
         """Record an outcome and return the one to write.
 
         Args:
             outcome: outcome of the run.
-            attempt: number of the request's attempt, from 1.
+            claim: the request, with its tenant, its body and the number of its attempt.
             now: monotonic seconds.
         """
         if isinstance(outcome, Finished):
             if outcome.engine_ok:
-                self._faults, self._doubted = 0, False
+                self._works()
             if outcome.engine_ok is not False:
                 return outcome
         elif not isinstance(outcome, Postponed):
             return outcome
         doubted, self._doubted = self._doubted, True
-        self._rests_until = now + REST_S
         if isinstance(outcome, Postponed):
-            self._count(self._most if outcome.engine_hangs else 1, outcome.reason)
+            self.last_fault = outcome.reason
+            self._count(claim, now, enough=outcome.engine_hangs)
             return outcome
-        self._count(1 if attempt == 1 else 0, f"the engine answered {outcome.http_status}")
+        self.last_fault = f"the engine answered {outcome.http_status}"
+        if claim.lease.attempt == 1 or not self.fit:
+            self._count(claim, now)
         return Postponed(self.last_fault, said=_message(outcome.error)) if doubted else outcome
 
-    def _count(self, faults: int, reason: str) -> None:
-        self._faults += faults
-        self.last_fault = reason
+    def _count(self, claim: Claim, now: float, *, enough: bool = False) -> None:
+        if enough or not self.fit:
+            self._rest(now)
+            return
+        self._faults[claim.fields.get(b"tenant", b"")] += 1
+        self._bodies.add(hash(claim.fields.get(b"body", b"")))
+        faults = self._faults.total()
+        of_others = faults - max(self._faults.values())
+        if faults < self._most:
+            return
+        if of_others >= faults // 2 and len(self._bodies) > 1:
+            self._rest(now)
+        else:
+            self.in_question = True
+
+    def _works(self) -> None:
+        self._faults.clear()
+        self._bodies.clear()
+        self._doubted = self.in_question = False
+        self.fit = True
+
+    def _rest(self, now: float) -> None:
+        self.fit = self.in_question = self._tries_one = False
+        self._rests_until = now + REST_S
+
+    def wants_probe(self, now: float) -> bool:
+        """True if the engine is to be probed: it is in question, or the rest is over."""
+        return self.in_question or not (self.fit or self._tries_one or now < self._rests_until)
+
+    def probed(self, works: bool | None, now: float) -> None:
+        """Record the outcome of a probe: True if it succeeded, False if it failed, None if the engine refused it."""
+        if works:
+            self._works()
+        elif works is None and not self.fit:
+            self._tries_one = True
+        elif self.in_question or not self.fit:  # else a request has succeeded meanwhile
+            self._rest(now)
 
     @property
-    def fit(self) -> bool:
-        """True if the engine is believed to work."""
-        return self._faults < self._most
-
-    def allowance(self, now: float) -> int | None:
-        """Most requests to hold now: None for no limit, 0 during the rest, then 1 to try the engine."""
-        if self.fit:
-            return None
-        return 1 if now >= self._rests_until else 0
+    def allowance(self) -> int | None:
+        """Most requests to hold now: None for no limit, 0 for an unfit worker, 1 if only a request can try it."""
+        return None if self.fit else int(self._tries_one)
 
 
 class Containment:
@@ -156,6 +197,7 @@ class Containment:
         isolation, breaker: the rules.
         running: number of requests that run.
         pullers: each is told the most requests to hold.
+        probe: the task that probes the engine, or did so last.
         engine_died: the reason, as soon as a request finds out that the engine is dead.
     """
 
@@ -163,6 +205,7 @@ class Containment:
         self.isolation, self.breaker = PoisonIsolation(), CircuitBreaker(unready_failures)
         self.running = 0
         self.pullers: list[Puller] = []
+        self.probe: asyncio.Task[None] | None = None
         self.engine_died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 

@@ -33,7 +33,7 @@ class Dispatcher:
 
     Args:
         puller: told how many requests to hold.
-        executor: runs one request to its outcome.
+        executor: runs one request to its outcome, and probes the engine.
         completer: gets the outcomes.
         in_flight: told when the engine is done with a request.
         settings: most attempts of a request, and the faults that make a worker unfit.
@@ -63,6 +63,7 @@ class Dispatcher:
         self._was_fit = True
         self._closed = False
         self._tasks: dict[InFlightRequest, asyncio.Task[None]] = {}
+        self._probe: asyncio.Task[None] | None = None
         metrics.RUNNING.set_function(lambda: shared.running)
         self._broke: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -105,16 +106,23 @@ class Dispatcher:
     def close(self) -> None:
         """Start nothing from now on."""
         self._closed = True
+        if self._probe is not None:
+            self._probe.cancel()
 
     def heed_breaker(self) -> None:
-        """Pull as much as the circuit breaker allows.
+        """Pull as much as the circuit breaker allows, and probe the engine if it wants that.
 
         A worker that has just become unfit hands back its work at once: other engines may work, and here it would only
         fail.
         """
         fit, was_fit, self._was_fit = self._breaker.fit, self._was_fit, self._breaker.fit
         self._limit_pulls()
-        if fit == was_fit or self._closed:
+        if self._closed:
+            return
+        probes = self._shared.probe is not None and not self._shared.probe.done()
+        if not probes and self._breaker.wants_probe(self._clock.monotonic()):
+            self._shared.probe = self._probe = asyncio.create_task(self._probe_engine())
+        if fit == was_fit:
             return
         held = len(self._in_flight.active())
         log.warning("fitness_changed", fit=fit, last_fault=self._breaker.last_fault, handed_back=0 if fit else held)
@@ -144,8 +152,9 @@ class Dispatcher:
     async def stop(self, reason: StopReason, within_s: float) -> None:
         """Stop all running requests; those that never started go back without a try."""
         self._stop_all(reason)
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()), timeout=within_s)
+        tasks = {*self._tasks.values(), *([self._probe] if self._probe is not None else [])}
+        if tasks:
+            await asyncio.wait(tasks, timeout=within_s)
 
     def _stop_all(self, reason: StopReason) -> None:
         for request in self._in_flight.active():
@@ -178,7 +187,7 @@ class Dispatcher:
         """Most requests to hold now; None for no limit."""
         if self.engine_died.done():
             return 0
-        return least(self._breaker.allowance(self._clock.monotonic()), self._isolation.limit)
+        return least(self._breaker.allowance, self._isolation.limit)
 
     def _limit_pulls(self) -> None:
         if not self._closed:
@@ -194,7 +203,7 @@ class Dispatcher:
             started = self._clock.monotonic()
             outcome = await self._executor.execute(request)
             now = self._clock.monotonic()
-            outcome = self._breaker.weigh(outcome, request.lease.attempt, now)
+            outcome = self._breaker.weigh(outcome, request.claim, now)
             if request.trace is not None:
                 request.trace.done(outcome, now)
             self._done(request, outcome)
@@ -211,8 +220,14 @@ class Dispatcher:
         was_suspect = self._isolation.ended(request)
         self._in_flight.done(request)
         self._completer.put(request, outcome)
-        if was_suspect or not self._unlimited:
+        if was_suspect or self._breaker.in_question or not self._unlimited:
             self.heed_breaker()
+
+    async def _probe_engine(self) -> None:
+        works = await self._executor.probe()
+        log.info("engine_probed", works=works, last_fault=self._breaker.last_fault)
+        self._breaker.probed(works, self._clock.monotonic())
+        self.heed_breaker()
 
     def _declare_dead(self, reason: str) -> None:
         # Done before the room of this request is seen: a dead engine would fail request after request at once.

@@ -11,6 +11,7 @@ import math
 import traceback
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
@@ -20,7 +21,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
 from streamfleet.common.numbers import output_limit
-from streamfleet.common.protocol import Request
+from streamfleet.common.protocol import CHAT, CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, SCORE, Lane, Request
 from streamfleet.common.settings import ENVELOPE_BYTES
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import (
@@ -52,6 +53,14 @@ from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
+_PROBES: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "a", "max_tokens": 1},
+    CHAT: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    EMBEDDINGS: {"input": "a"},
+    CLASSIFY: {"input": "a"},
+    SCORE: {"text_1": "a", "text_2": "a"},
+    POOLING: {"input": "a"},
+}
 
 
 class Executor:
@@ -79,6 +88,7 @@ class Executor:
     ) -> None:
         self._engine, self._admission, self._publisher = engine, admission, publisher
         self._clock, self._traces, self._model = clock, traces, model
+        self._answered = ""
         self.configure(limits)
 
     def configure(self, limits: QueueLimits) -> None:
@@ -106,9 +116,34 @@ class Executor:
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.critical("request_broke_the_worker", error=type(error).__name__, traceback=frames)
             outcome = broken(f"the worker could not handle the request: {type(error).__name__}")
+        if isinstance(outcome, Finished) and outcome.engine_ok and request.asked is not None:
+            self._answered = request.asked.endpoint
         self._admission.learn(request, outcome, self._clock.monotonic())
         log.debug("request_done", outcome=type(outcome).__name__)
         return outcome
+
+    async def probe(self) -> bool | None:
+        """Ask the engine for as little as it can do: one token, or one input where the model embeds.
+
+        Begins at the endpoint of the last success, because not every engine tells which it serves.
+
+        Returns:
+            True if it answers, False if it fails; None if it refuses, which says nothing about the engine behind.
+        """
+        served = self._engine.endpoints or tuple(_PROBES)
+        for endpoint in sorted(_PROBES, key=lambda each: each != self._answered):
+            if endpoint not in served:
+                continue
+            body = {**_PROBES[endpoint], **({"model": self._model} if self._model else {})}
+            asked = EngineRequest(f"probe-{uuid4().hex}", endpoint, body, Lane.CRITICAL)
+            try:
+                outcome = judge(await self._engine.run(asked))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the engine does not answer
+                log.info("probe_failed", endpoint=endpoint, error=type(error).__name__)
+                return False
+            if not isinstance(outcome, Finished) or outcome.engine_ok is not None:
+                return isinstance(outcome, Finished) and outcome.engine_ok
+        return None
 
     async def _run(self, request: InFlightRequest, decoded: Request) -> Outcome:
         remaining_s = self._remaining_s(request)
