@@ -125,7 +125,7 @@ def test_a_reference_of_no_use_is_refused_wherever_a_schema_may_stand(
     body = around(schema)
     error = refusal(body)
     assert error is not None
-    assert (error.param, error.code) == (next(iter(body)), "invalid_schema")
+    assert (error.param, error.code) == (next(iter(body)), "invalid_value")
     assert says in str(error)
     assert len(str(error)) < 200
 

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from streamfleet.common.broker.types import Lease
+from streamfleet.common.logs import bind_log_context, log_context
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.containment import Containment
 from streamfleet.worker.dispatcher import Dispatcher
@@ -30,12 +32,15 @@ class Runs:
         self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
         self.probes: list[asyncio.Future[bool | None]] = []
         self.fails_probes = True
+        self.logged_as: list[Lease | None] = []
 
     async def probe(self) -> bool | None:
         self.probes.append(asyncio.get_running_loop().create_future())
+        self.logged_as.append(log_context())
         return False if self.fails_probes else await self.probes[-1]
 
     async def execute(self, request: InFlightRequest) -> Outcome:
+        bind_log_context(request.lease)
         end = self.ends[request] = asyncio.get_running_loop().create_future()
         request.abort = lambda: end.set_result(
             HandedBack() if request.stop_reason is StopReason.RELEASED else cancelled()
@@ -129,6 +134,7 @@ async def test_while_a_probe_runs_a_worker_goes_on() -> None:
         assert made.runs.probes == []
         await made.fail(20)
         assert len(made.runs.probes) == 1, "one at a time"
+        assert made.runs.logged_as == [None], "log lines of a probe name no request"
         assert (made.room.most, made.room.back, made.running_now()) == (None, [], {neighbour})
         made.runs.probes[0].set_result(True)
         await eventually(lambda: made.shared.probe is not None and made.shared.probe.done())

@@ -7,6 +7,7 @@ containment limit what runs together and what the puller may hold. Nothing here 
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 
 import structlog
 
@@ -121,7 +122,8 @@ class Dispatcher:
             return
         probes = self._shared.probe is not None and not self._shared.probe.done()
         if not probes and self._breaker.wants_probe(self._clock.monotonic()):
-            self._shared.probe = self._probe = asyncio.create_task(self._probe_engine())
+            apart = Context()  # its log lines name no request
+            self._shared.probe = self._probe = asyncio.create_task(self._probe_engine(), context=apart)
         if fit == was_fit:
             return
         held = len(self._in_flight.active())

@@ -155,4 +155,4 @@ def _at(root: Any, steps: list[str]) -> Any:
 
 
 def _useless(name: str, reference: str, why: str) -> InvalidRequest:
-    return InvalidRequest(f"has a $ref {shown(reference)!r} that {why}", name, "invalid_schema")
+    return InvalidRequest(f"has a $ref {shown(reference)!r} that {why}", name, "invalid_value")
