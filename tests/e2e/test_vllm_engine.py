@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -189,6 +190,33 @@ def test_sigkill_of_a_parent_that_starts_leaves_no_engine_process(smollm2: Path,
             eventually_blocking(lambda: not any(map(alive, left)), 60)
         finally:
             end_all(left, 5)
+
+
+@pytest.mark.kill
+async def test_files_of_an_engine_are_gone_with_it_and_those_of_a_killed_one_at_the_next_start(
+    smollm2: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def left() -> list[str]:
+        # Compiled code stays.
+        return sorted(path.name for path in folder.iterdir() if not path.name.startswith("torchinductor_"))
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # short, as temp folders are
+        folder = Path(name)
+        monkeypatch.setenv("TMPDIR", name)
+        with engine_in_a_process(smollm2, repository) as (process, wait_for):
+            wait_for("starting")
+            (its,) = eventually_blocking(left, 60, "it has a folder")
+            eventually_blocking(lambda: list((folder / its).iterdir()), 60, "and uses it")
+            process.kill()
+            process.wait()
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        engine = VllmEngine(str(smollm2), VLLM_ARGS)
+        await engine.start()
+        (own,) = left()
+        assert own != its
+        assert any(path.is_socket() for path in (folder / own).iterdir())
+        await engine.stop()
+        assert left() == []
 
 
 @contextmanager

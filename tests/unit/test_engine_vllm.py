@@ -5,9 +5,12 @@ tests/contract and tests/e2e.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +99,32 @@ async def stand(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stand]:
 async def run(stand: Stand) -> EngineReply:
     assert stand.engine is not None
     return await stand.engine.run(EngineRequest("r-1", CHAT, {"messages": []}, Lane.HIGH, 1_790_000_000_000))
+
+
+def there(path: str) -> bool:
+    return Path(path).exists()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_what_its_processes_leave_is_gone_with_it(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    def build(*_: object) -> Hosted:
+        for name in ("VLLM_RPC_BASE_PATH", "TMPDIR"):
+            (Path(os.environ[name]) / f"vllm_dist_{name}").touch()
+        used.append(os.environ["TMPDIR"])
+        if not starts:
+            raise ValueError("no")
+        return Hosted(stand.front, stand.args)
+
+    used: list[str] = []
+    monkeypatch.setattr(vllm_host, "build", build)
+    engine = VllmEngine("m", cpu=True)
+    with contextlib.suppress(ValueError):
+        await engine.start()
+    assert there(used[0]) == starts
+    await engine.stop()
+    assert not there(used[0])
 
 
 async def test_an_answer_comes_as_it_is_with_its_first_token(stand: Stand) -> None:

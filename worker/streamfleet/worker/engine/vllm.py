@@ -30,6 +30,7 @@ from streamfleet.worker.engine.replies import (
     was_aborted,
 )
 from streamfleet.worker.engine.sse_parser import SseParser, streamed_body
+from streamfleet.worker.engine.temp_folder import TempFolder
 from streamfleet.worker.engine.vllm_setup import (
     EngineArgs,
     arguments,
@@ -82,6 +83,7 @@ class VllmEngine:
         self._clock = clock or SystemClock()
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
         self._engine_thread = EngineThread(self._build, vllm_host.shutdown)
+        self._folder: TempFolder | None = None
         self._hosted: vllm_host.Hosted | None = None
         self._capacity: Capacity | None = None
         self._app: asgi.Application | None = None
@@ -191,13 +193,17 @@ class VllmEngine:
             await self._stack.aclose()
         finally:
             await self._engine_thread.stop()
+            if self._folder is not None:
+                self._folder.remove()
 
     def _build(self) -> vllm_host.Hosted:
         check_model(self._model)
         prepare_environment(self._model, cpu=self._cpu, max_sequences=self._max_sequences)
         if self._cpu:
             check_libraries()
-        return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog), self._reserve_percent)
+        self._folder = TempFolder.make()
+        with contextlib.nullcontext() if self._folder is None else self._folder.in_use():
+            return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog), self._reserve_percent)
 
     def _running(self) -> tuple[vllm_host.Hosted, asgi.Application, asyncio.Future[str]]:
         if self._hosted is None or self._app is None or self._failure is None:
