@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -31,6 +32,7 @@ class Queue:
     def __init__(self, engine: Engine, turns: Turns, name: str, *waiting: tuple[Lane, float]) -> None:
         self.engine, self.turns, self.name, self.waiting = engine, turns, name, list(waiting)
         self.looks = 0
+        self.pull_most = 1_000
 
     @property
     def has_room(self) -> bool:
@@ -45,7 +47,7 @@ class Queue:
         async with self.turns.turn(self) as turn:
             part = turn.part(self.engine.room) if self.engine.room else 0
             await asyncio.sleep(0)
-            turn.taken = min(part, len(self.waiting))
+            turn.taken = min(part, len(self.waiting), self.pull_most)
             self.engine.room -= turn.taken
             self.engine.took += [self.name] * turn.taken
             del self.waiting[: turn.taken]
@@ -55,6 +57,29 @@ class Queue:
         """Pull until there is no room, or nothing waits."""
         while await self.pull():
             pass
+
+
+class Vain(Queue):
+    """A queue with waiting requests of which nothing may be taken; its puller comes again at once, so many times."""
+
+    def __init__(self, engine: Engine, turns: Turns, name: str, *waiting: tuple[Lane, float], times: int = 200) -> None:
+        super().__init__(engine, turns, name, *waiting)
+        self.left = times
+
+    async def pull(self) -> int:
+        async with self.turns.turn(self):
+            await asyncio.sleep(0)
+            self.engine.took.append(self.name)
+            self.left -= 1
+        return self.left
+
+
+class Unstaged(Queue):
+    """A queue whose arrivals no pull has put in order yet: it shows no head."""
+
+    async def head(self) -> tuple[Lane, float] | None:
+        await asyncio.sleep(0)
+        return None
 
 
 async def filled(room: int, **queues: list[tuple[Lane, float]]) -> str:
@@ -133,6 +158,93 @@ async def test_a_queue_whose_head_cannot_be_read_goes_last_and_holds_up_no_other
     assert sorted(engine.took) == ["a", "x", "y"]
 
 
+@pytest.mark.parametrize("lane", Lane)
+@pytest.mark.parametrize("kind", [Queue, Unstaged])
+@pytest.mark.parametrize("others", [1, 2, 3])
+async def test_a_queue_whose_turn_took_nothing_lets_the_others_go_first(
+    lane: Lane, kind: type[Queue], others: int
+) -> None:
+    """Whatever its head, and theirs: all that is to be had is taken, and each had a turn before it came again."""
+    engine, turns = Engine(60), Turns()
+    vain = Vain(engine, turns, "x", *[(lane, 0.0)] * 9)
+    names = "abc"[:others]
+    queues = [kind(engine, turns, name, *[(NORMAL, 5.0 + at)] * 3) for at, name in enumerate(names)]
+    await asyncio.wait_for(asyncio.gather(vain.run(), *(queue.run() for queue in queues)), 5)
+    assert [engine.took.count(name) for name in names] == [3] * others
+    first = engine.took.index("x")
+    until = max(map(engine.took.index, names))
+    assert "x" not in engine.took[first + 1 : until], engine.took
+
+
+@pytest.mark.parametrize("others", [1, 2])
+async def test_nor_does_a_queue_that_is_owed_a_turn_keep_it(others: int) -> None:
+    engine, turns = Engine(1_000), Turns()
+    vain = Vain(engine, turns, "x", (LOW, 9.0), times=10_000)
+    turns._credit[vain] = 2 * module.FULL_CREDIT
+    queues = [Queue(engine, turns, name, *[(CRITICAL, 1.0)] * 90) for name in "ab"[:others]]
+    running = asyncio.create_task(vain.run())
+    await asyncio.wait_for(asyncio.gather(*(queue.run() for queue in queues)), 5)
+    running.cancel()
+    assert "xx" not in "".join(engine.took[: engine.took.index("a") + 1])
+    assert "xx" not in "".join(engine.took).strip("x")
+
+
+async def test_several_queues_that_take_nothing_hold_up_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at its limit, one that hangs, one that fails, and one with requests."""
+    monkeypatch.setattr(module, "HOLD_S", 0.01)
+    engine, turns = Engine(4), Turns()
+    stuck = Queue(engine, turns, "y", (CRITICAL, 1.0))
+
+    async def hang() -> None:
+        async with turns.turn(stuck):
+            await asyncio.sleep(60)
+
+    async def fail() -> None:
+        broken = Queue(engine, turns, "z", (CRITICAL, 2.0))
+        while True:
+            with contextlib.suppress(ConnectionError):
+                async with turns.turn(broken):
+                    await asyncio.sleep(0)
+                    raise ConnectionError
+
+    vain = Vain(engine, turns, "x", (CRITICAL, 0.0), times=1_000_000)
+    noise = [asyncio.create_task(each) for each in (vain.run(), hang(), fail())]
+    await asyncio.wait_for(Queue(engine, turns, "a", *[(LOW, 9.0)] * 3).run(), 5)
+    assert engine.took.count("a") == 3
+    for each in noise:
+        each.cancel()
+    await asyncio.gather(*noise, return_exceptions=True)
+
+
+async def test_a_queue_whose_turn_took_nothing_waits_for_none_whose_head_cannot_be_read() -> None:
+    """Such a queue has no turn while others take, so what waits for it would wait for all of theirs."""
+    engine, turns = Engine(0), Turns()
+    vain = Vain(engine, turns, "x", (CRITICAL, 0.0), times=1_000_000)
+    busy, broken = Queue(engine, turns, "b", *[(NORMAL, 1.0)] * 9), Unstaged(engine, turns, "y", (NORMAL, 2.0))
+    engine.room = 9
+    running = [asyncio.create_task(each.run()) for each in (vain, busy, broken)]
+    busy.pull_most = 1
+    await eventually(lambda: engine.took.count("b") + engine.took.count("y") == 9)
+    for each in running:
+        each.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert "bb" not in "".join(engine.took)
+
+
+async def test_a_queue_whose_turn_took_nothing_comes_first_again_once_there_is_new_room() -> None:
+    """Until then it waited only for the others' turns, and what it may take may be more urgent than theirs."""
+    engine, turns = Engine(0), Turns()
+    first, second = Queue(engine, turns, "a"), Queue(engine, turns, "b", *[(NORMAL, 2.0)] * 9)
+    for _ in range(3):
+        first.waiting = []
+        engine.room = 1
+        await asyncio.gather(first.pull(), second.pull())  # it takes nothing
+        first.waiting = [(CRITICAL, 1.0)]
+        engine.room = 1
+        await asyncio.gather(first.pull(), second.pull())
+    assert "".join(engine.took) == "bababa"
+
+
 async def test_a_puller_without_an_answer_holds_up_no_other_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_S", 0.01)
     engine, turns = Engine(4), Turns()
@@ -162,3 +274,23 @@ async def test_a_puller_that_is_cancelled_while_it_waits_leaves_the_turns_whole(
     await asyncio.wait_for(turns._giving, 5)
     await asyncio.gather(first.run(), second.run())
     assert engine.took == ["a", "b"]
+
+
+async def test_pullers_that_are_cancelled_while_heads_are_read_leave_the_turns_whole() -> None:
+    looks, answer = [], asyncio.Event()
+
+    class Slow(Queue):
+        async def head(self) -> tuple[Lane, float] | None:
+            looks.append(self)
+            await answer.wait()
+            return None
+
+    engine, turns = Engine(4), Turns()
+    leaving = [asyncio.create_task(Slow(engine, turns, name).pull()) for name in "ab"]
+    await eventually(lambda: len(looks) == 2)
+    for each in leaving:
+        each.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    answer.set()
+    assert turns._giving is not None
+    await asyncio.wait_for(turns._giving, 5)

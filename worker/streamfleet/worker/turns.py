@@ -3,7 +3,9 @@
 Each queue has a puller of its own. Where several have room to fill at once they pull one after the other, and all look
 anew before each turn, so that the order is about that of one queue: the more urgent lane first, and within a lane the
 earlier rank. A queue that others go before gains the guaranteed share of its lane with each of their picks, as a lane
-does in `pull_choose.lua`. Nothing here touches Redis but the look at the head of each queue.
+does in `pull_choose.lua`. What a head tells may not be taken by now: a tenant is at its limit, or it waits for another
+worker. So a queue whose turn took nothing lets the others go first. Nothing here touches Redis but the look at the head
+of each queue.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ class Turns:
     def __init__(self) -> None:
         self._wanted: dict[Contender, Turn] = {}
         self._credit: dict[Contender, int] = {}
+        self._first: dict[Contender, set[Contender]] = {}
+        """Of a contender whose turn took nothing: others that have had no turn since. They go first."""
         self._giving: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -89,16 +93,20 @@ class Turns:
     async def _give(self) -> None:
         while self._wanted:  # by now all are here that the same room woke
             heads = await self._heads()
-            chosen = self._choose(heads)
+            if not self._wanted:
+                break
+            chosen, among = self._choose(heads)
             turn = self._wanted.pop(chosen, None)
             if turn is None or turn.came.done():  # it left, or is cancelled
                 continue
-            turn.among = math.inf if self._owed(chosen) else max(1, len(heads))
+            turn.among = math.inf if self._owed(chosen) else among
             turn.came.set_result(None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HOLD_S):
                     await turn.over.wait()
             self._count(chosen, heads, turn.taken)
+            self._let_others_go(chosen, heads, turn.taken)
+        self._first.clear()  # all wait for work or for room, and what may be taken is another then
 
     async def _heads(self) -> Mapping[Contender, Head]:
         """The heads of all queues with waiting requests and room; empty if no two want a turn."""
@@ -108,11 +116,21 @@ class Turns:
         found = await asyncio.gather(*map(_head, wanting))
         return {each: head for each, head in zip(wanting, found, strict=True) if head and each in self._wanted}
 
-    def _choose(self, heads: Mapping[Contender, Head]) -> Contender:
-        if not heads:
-            return next(iter(self._wanted))
-        most = max(heads, key=lambda each: self._credit.get(each, 0))
-        return most if self._owed(most) else min(heads, key=lambda each: heads[each])
+    def _choose(self, heads: Mapping[Contender, Head]) -> tuple[Contender, int]:
+        """Returns the contender whose turn it is, and the number of queues to share the room with."""
+        free = [each for each in self._wanted if self._first.get(each, set()).isdisjoint(self._wanted)]
+        pressing = [each for each in heads if each in free]
+        if not pressing:
+            return free[0], 1
+        most = max(pressing, key=lambda each: self._credit.get(each, 0))
+        return most if self._owed(most) else min(pressing, key=lambda each: heads[each]), len(pressing)
+
+    def _let_others_go(self, chosen: Contender, heads: Mapping[Contender, Head], taken: int) -> None:
+        for first in self._first.values():
+            first.discard(chosen)
+            if taken and chosen in heads:  # a queue whose head cannot be read holds up nobody while others take
+                first.intersection_update(heads)
+        self._first[chosen] = set() if taken else self._wanted.keys() - {chosen}
 
     def _owed(self, contender: Contender) -> bool:
         return self._credit.get(contender, 0) >= FULL_CREDIT
