@@ -108,6 +108,13 @@ class Queue:
         finally:
             await self.command("CONFIG", "SET", "maxmemory", 0)
 
+    async def read(self, lanes: Sequence[Lane]) -> list[Hint]:
+        """What a blocking read of the wake-ups and of some lanes would return at once."""
+        keys: dict[str, Lane | None] = {self.keys.wake: None, **{self.keys.lane(lane): lane for lane in lanes}}
+        words = ("XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "STREAMS", *keys, *[">"] * len(keys))
+        found = await self.command(*words) or []
+        return [Hint(keys[key.decode()], row[0].decode()) for key, rows in found for row in rows]
+
     async def hand_out(self, lane: str = "high") -> list[Hint]:
         """Do to one new entry of a lane what a watcher's blocking read does; the watcher has not pulled yet."""
         reply = await self.command(

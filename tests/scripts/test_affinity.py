@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from streamfleet.common.broker.types import Home, Pulled, Role
+from streamfleet.common.broker.types import Home, Pulled, Role, TenantRule
 from tests.scripts.harness import NOW, Queue, ids
 
 D = 1_000
@@ -472,6 +472,31 @@ async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
     assert {name for name in dump["served"] if name[:2] == "c|"} == {f"c|2|{NOW}-{number}" for number in (1, 2, 5, 6)}
     assert await take(queue, home, 4) == [f"{NOW}-3", f"{NOW}-4", f"{NOW}-7", f"{NOW}-8"]
     assert "homes" not in await queue.dump()
+
+
+async def at_its_limit(queue: Queue, *workers: str) -> None:
+    """Make homes known, and a tenant in `low` of whose requests one runs and one waits."""
+    await meet(queue, *workers)
+    await queue.broker.set_tenant("a", TenantRule(1, 1))
+    for number in (1, 2):
+        await queue.add("low", f"{NOW}-{number}", tenant="a")
+    assert await take(queue, workers[0]) == [f"{NOW}-1"]
+
+
+async def test_what_no_tenant_may_run_holds_up_no_other_lane(queue: Queue) -> None:
+    """A worker with nothing else to do is idle, and takes what has waited long for another."""
+    await at_its_limit(queue, "w1", "w2")
+    await queue.add("high", f"{NOW - D}-1", session="first")
+    assert await take(queue, "w2") == [f"{NOW - D}-1"]
+
+
+async def test_what_no_tenant_may_run_wakes_nobody(queue: Queue) -> None:
+    await at_its_limit(queue, "w1", "w2", "w3")
+    await pull(queue, "w3")
+    await queue.read([])
+    await queue.add("high", f"{NOW}-3")
+    assert await take(queue, "w2", 1) == [f"{NOW}-3"]
+    assert await queue.read([]) == []
 
 
 async def test_what_has_ended_is_no_load(queue: Queue) -> None:

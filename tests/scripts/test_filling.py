@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamfleet.common.broker.types import Home, Pulled, Role
+from streamfleet.common.broker.types import Home, Lease, Pulled, Role
+from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue, ids
 
 
@@ -163,6 +164,13 @@ async def test_what_waits_for_a_worker_alone_is_taken_at_once(queue: Queue) -> N
         await queue.add("high", f"{NOW}-{each}", session="s")
     assert (await pull(queue, "w2")).role is Role.WATCHER
     assert len((await pull(queue, "w1", 5)).claims) == 5
+
+
+async def test_no_worker_holds_less_than_nothing(queue: Queue) -> None:
+    """A worker may say that one has ended which it did not count: another has it by now."""
+    await waiting(queue, w1=0)
+    await queue.complete("w1", Lease(Lane.HIGH, "1000-0", 1, "r"))
+    assert ("w1", -1_000_000) in (await queue.dump())["watch"]
 
 
 async def test_what_ended_while_its_worker_waits_is_not_held(queue: Queue) -> None:

@@ -104,6 +104,17 @@ async def test_who_has_a_free_slot_takes_the_seat_of_one_that_has_none(queue: Qu
     assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
 
 
+async def test_a_listener_without_a_free_slot_that_has_died_makes_way_once(queue: Queue) -> None:
+    """Or the one that takes its place would wake itself again and again, until the dead one's time is over."""
+    await fill(queue, "low")
+    await queue.command("HSET", "{q}:sched", "listener:1", f"{NOW + LISTENING_MS} 0 dead")
+    assert (await pull(queue, FULL_OF_LOW))[1] is Role.LISTENER
+    woken = await queue.read([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL])
+    assert len(woken) == 1
+    assert (await pull(queue, FULL_OF_LOW, hints=woken, owing=True))[1] is Role.LISTENER
+    assert await queue.read([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL]) == []
+
+
 async def test_a_listener_that_is_gone_loses_its_seat(queue: Queue) -> None:
     await fill(queue, "low")
     for worker in ("w1", "w2"):

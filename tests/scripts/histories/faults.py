@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane
@@ -121,11 +122,20 @@ class Faults(FleetState):
             self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
         assert (await self.queue.broker.expire())[0] == len(late)
 
+    async def _limit(self, step: Step) -> None:
+        """An operator sets the most of a tenant that run at once, and the housekeeping sees it."""
+        tenant, most = "ab"[step.x % 2], step.y % 4
+        await self.queue.broker.set_tenant(tenant, TenantRule(1, most or None))
+        self.model.most.pop(tenant, None)
+        if most:
+            self.model.most[tenant] = most
+        await self._expire(step)
+
     async def _clock(self, step: Step) -> None:
         """Time goes on, mostly; a failover may set it back."""
         hours = HOUR_MS * (step.y % 3 - 1) if step.z % 4 == 0 else 0  # the clock of the server is set
-        self.now += hours + [100, 1_000, 5_000, 20_000, -1_000, -30_000, 50, 700, 2_000, 8_000][step.x % 10]
-        self.queue, self.model.now = self.queue.at(self.now), self.now
+        ms = [100, 1_000, 5_000, 20_000, -1_000, -30_000, 50, 700, 2_000, 8_000][step.x % 10]
+        self._set_clock(self.now + hours + ms)
 
     async def _forget(self, step: Step) -> None:
         """Consumers of workers that left are deleted where they hold nothing; the server forgets its scripts."""

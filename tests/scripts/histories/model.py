@@ -106,6 +106,8 @@ class Model:
         self.charges: dict[str, Charge] = {}
         self.settled: Counter[str] = Counter()
         self.lost_tokens: Counter[str] = Counter()
+        self.most: dict[str, int] = {}
+        """Most of a tenant that run at once."""
         self.sessions = False
         """True if some requests are of sessions: what waits for another worker is passed over."""
 
@@ -135,6 +137,13 @@ class Model:
         deadline = self.deadline(self.entries[name])
         judged = deadline is not None and name not in self.tries and name not in self.interrupted
         return judged and (deadline or 0) - at < self.needs_ms
+
+    def may_run(self, name: str, claimed: Iterable[str] = ()) -> bool:
+        """True unless its tenant has as many running as it may; `claimed` run too."""
+        tenant = self.entries[name].tenant
+        running = {each for each, charge in self.charges.items() if charge.run} | set(claimed)
+        mine = [each for each in running if each in self.entries and self.entries[each].tenant == tenant]
+        return len(mine) < self.most.get(tenant, len(mine) + 1)
 
     def order(self, name: str) -> tuple[int, tuple[int, int]]:
         """Place in its lane: by deadline, then first in, first out."""
@@ -303,7 +312,8 @@ class Model:
                 ready = {name for name, place in self.places.items() if place == READY and name.startswith(f"{lane}:")}
                 assert ready <= set().union(*mine.values()), f"{lane}: {ready} is not in {mine}"
             known = {tenant for tenant, score in dump.get(f"turns:{lane}", []) if score >= 0}
-            assert walking or known == mine.keys(), f"{lane}: {known}, but {mine} wait"
+            may = {tenant for tenant, names in mine.items() if all(map(self.may_run, names & self.entries.keys()))}
+            assert walking or may <= known <= mine.keys(), f"{lane}: {known}, but {mine} wait"
 
     def _remove(self, name: str) -> None:
         if charge := self.charges.pop(name, None):
@@ -373,7 +383,8 @@ class Model:
             here = {name for name in pool | set(claimed) if name.startswith(f"{lane}:")}
             left = here - set(claimed) - set(gone)
             taken = [name for name in claimed if name in here]
-            assert not left - theirs or not theirs & set(taken), f"{lane}: others were there before {theirs}"
+            others = {name for name in left - theirs if self.may_run(name, claimed)}
+            assert not others or not theirs & set(taken), f"{lane}: others were there before {theirs}"
             dropped = [name for name in gone if self.entries[name].lane == lane and name not in theirs]
             for tenant in {self.entries[name].tenant for name in here}:  # the order within each
                 own = {name for name in here if self.entries[name].tenant == tenant}

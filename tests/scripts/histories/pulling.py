@@ -10,6 +10,9 @@ from tests.scripts.histories.state import ROOM, FleetState, Worker
 from tests.scripts.histories.steps import Step
 
 NEEDS_MS = 3_000
+WATCH_MS, HANDED_MS = 5_000, 1_000
+MOST_IN_VAIN = 20
+"""Most pulls of a worker in a second that get nothing."""
 CLASSES = ["none", *map(str, range(60))]
 """Classes of length."""
 
@@ -29,6 +32,7 @@ class Pulling(FleetState):
             name = worker.name if self._home(worker) else ""
             worker.watching = await self.queue.broker.wait_idle(1_000, name, worker.pulled_ms)
             worker.state, worker.called = "watching" if worker.watching else "awake", True
+            worker.until = self.now + HANDED_MS
         elif worker.moves:
             await self._pull(worker, step)
 
@@ -40,6 +44,26 @@ class Pulling(FleetState):
                 return
             await self._act(Step("act", able[step.x % len(able)], step.y, step.z))
             self.dump = await self.queue.dump()
+
+    async def _rest(self, _: Step) -> None:
+        """For a second nothing comes and nothing ends. Then workers pull only so often in vain.
+
+        That is so whatever waits: for another worker, for a tenant's run to end, or for nothing.
+        """
+        end, bound = self.now + 1_000, self.vain + MOST_IN_VAIN * len(self.workers)
+        while True:
+            able = [number for number, worker in enumerate(self.workers) if worker.moves or self._woken(worker)]
+            for number in able:
+                await self._act(Step("act", number, 0, 0))
+                self.dump = await self.queue.dump()
+            assert self.vain <= bound, f"workers pull without an end: {[(w.name, w.state) for w in self.workers]}"
+            if not able and self.now >= end:
+                return
+            if not able:
+                watching = [worker for worker in self.workers if worker.state == "watching"]
+                self._set_clock(min([end, *(worker.until for worker in watching if worker.until > self.now)]))
+                for worker in watching:
+                    worker.state = "awake" if worker.until <= self.now else "watching"
 
     async def _pull(self, worker: Worker, step: Step) -> None:
         wanted = ROOM - len(worker.leases)
@@ -61,13 +85,15 @@ class Pulling(FleetState):
         hints = [f"{hint.lane}:{hint.stream_id}" for hint in worker.hints]
         before, staged, vanished = len(self.model.places), self.model.counts["staged"], self._vanishing(hints)
         self.model.pull(worker.name, self.now, hints, pulled.claims, await self.queue.dump())
-        ready = sum(place == READY for place in self.model.places.values())
-        assert pulled.ready == ready
+        waiting = [name for name, place in self.model.places.items() if place == READY]
+        ready = sum(map(self.model.may_run, waiting))
+        # What a tenant may not run is not counted; nor what it may because another of its requests has just ended.
+        assert pulled.ready <= len(waiting) if self.model.most else pulled.ready == ready
         assert pulled.staged == self.model.counts["staged"] - staged
         assert pulled.dropped == before - len(self.model.places) - vanished
         assert len(pulled.claims) <= wanted
         cut = pulled.staged >= most  # perhaps not all that came was staged: then it pulls again
-        assert len(pulled.claims) == wanted or ready == 0 or cut or self.sessions
+        assert len(pulled.claims) == wanted or ready == 0 or cut or self.sessions or self.model.most
         room_to_watch = len(self._watches() - {worker.name}) < self.queue.limits.watchers
         expected = {Role.WATCHER if room_to_watch else Role.IDLE_WAITER}
         if self.sessions:  # what was another's may be this worker's by now: it pulls again
@@ -84,6 +110,9 @@ class Pulling(FleetState):
         worker.hints, worker.watching, worker.called = [], pulled.role is Role.WATCHER, False
         worker.pulled_ms = pulled.now_ms - 1
         self.dead_watches.pop(worker.name, None)
+        worker.until = self.now + (WATCH_MS if pulled.soonest_ms is None else pulled.soonest_ms + 1)
+        if not pulled.claims and not pulled.staged and not pulled.dropped:
+            self.vain += 1
         worker.state = {Role.NONE: "awake", Role.WATCHER: "watching", Role.IDLE_WAITER: "waiting"}[pulled.role]
 
     def _vanishing(self, hints: Sequence[str]) -> int:

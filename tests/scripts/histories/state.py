@@ -37,6 +37,8 @@ class Worker:
     watching: bool = False
     pulled_ms: int = 0
     """A ms before its last pull, because a token of the same ms would be taken for one from before it."""
+    until: int = 0
+    """When a watcher's wait is over, epoch ms."""
     start: str = field(default_factory=lambda: str(next(_STARTS)))
     """Each start of a worker has a prefix cache of its own."""
     hints: list[Hint] = field(default_factory=list)
@@ -66,6 +68,8 @@ class FleetState:
         self.dead_watches: dict[str, int] = {}
         """Workers that died while they watched, and until when they count as watching."""
         self.dump: Dump = {}
+        self.vain = 0
+        """Number of pulls that got nothing."""
         self.shape = 0
         """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
         self.made = len(self.workers)
@@ -133,7 +137,8 @@ class FleetState:
     def _check_homes_are_woken(self) -> None:
         """An idle waiter for which something waits has a wake-up. A watcher's may be with another, who passes it on."""
         indexed, homes = self._indexed(), self._homes()
-        ready = {indexed.get(name, "0") for name, place in self.model.places.items() if place == READY}
+        waiting = {name for name, place in self.model.places.items() if place == READY and self.model.may_run(name)}
+        ready = {indexed.get(name, "0") for name in waiting}
         named = {homes.get(number, "") for number in ready}
         for worker in self.workers:
             if worker.name in named and worker.state == "waiting":
@@ -144,7 +149,8 @@ class FleetState:
         assert self.dump.get("wake", {}).get("undelivered", 0) <= 1
         # A blocked watcher sees an entry come; with all watchers gone, nobody does until the next housekeeping.
         places = self.model.places.values()
-        work = READY in places or (UNDELIVERED in places and not self.dead_watches)
+        ready = any(place == READY and self.model.may_run(name) for name, place in self.model.places.items())
+        work = ready or (UNDELIVERED in places and not self.dead_watches)
         idle = [worker for worker in self.workers if worker.state in ("watching", "waiting")]
         if self.disturbed or not work or not idle or any(worker.moves for worker in self.workers):
             return
@@ -171,6 +177,10 @@ class FleetState:
         if worker.state == "watching":
             return self._something_to_read()
         return worker.state == "waiting" and bool({"bench", f"home:{worker.name}"} & self.dump.keys())
+
+    def _set_clock(self, now: int) -> None:
+        self.now = self.model.now = now
+        self.queue = self.queue.at(now)
 
     def _back(self, name: str) -> None:
         if name in self.model.ghosts:

@@ -7,7 +7,7 @@ step may be left out of a failing history, and what remains is still a history.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 VERBS = {
     "add": 20,
@@ -72,4 +72,14 @@ def make_history(seed: int, length: int) -> list[Step]:
     numbers = random.Random(seed)
     weights = VERBS | IDLE if seed % 2 else VERBS
     verbs = numbers.choices(list(weights), list(weights.values()), k=length)
-    return [Step(verb, *(numbers.randrange(2**16) for _ in range(3))) for verb in verbs]
+    steps = [Step(verb, *(numbers.randrange(2**16) for _ in range(3))) for verb in verbs]
+    return _with_limits(steps, numbers) if seed % 4 == 3 else steps
+
+
+def _with_limits(steps: list[Step], numbers: random.Random) -> list[Step]:
+    """The history of a fleet whose tenants have limits, and which rests now and then; half of them know homes."""
+    workers, homes = steps[0].x % 6, numbers.randrange(2)
+    steps = [replace(steps[0], x=workers + 6 * (7 if homes else 1)), *steps[1:]]
+    for verb in numbers.choices(["limit", "rest"], k=len(steps) // 5):
+        steps.insert(numbers.randrange(1, len(steps) + 1), Step(verb, *(numbers.randrange(2**16) for _ in range(3))))
+    return steps

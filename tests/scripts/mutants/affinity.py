@@ -52,6 +52,25 @@ MUTANTS = (
         caught_by="affinity.what_hands_add_to_the_homes_is_taken_out",
     ),
     Mutant(
+        "affinity: what no tenant may run is not there to be taken",
+        caught_by="affinity.what_no_tenant_may_run_holds_up_no_other_lane",
+    ),
+    Mutant(
+        "affinity: workers come to rest where no tenant may run more", "and not shared.least(lane)", "and false", seed=3
+    ),
+    Mutant(
+        "affinity: a head that no tenant may run is not looked at",
+        "now.open and not now.barred and waiting",
+        "now.open and waiting",
+        seed=19,
+    ),
+    Mutant(
+        "affinity: what no tenant may run is no work left behind",
+        "if waiting[lane] > 0 and at_limits(lane) then waiting[lane] = 0 end",
+        "",
+        caught_by="affinity.what_no_tenant_may_run_wakes_nobody",
+    ),
+    Mutant(
         "affinity: of tenants, the next is asked when the first waits for another",
         "(some_interrupted or homing()) and 16 or 0",
         "some_interrupted and 16 or 0",

@@ -41,6 +41,12 @@ MUTANTS = (
         caught_by="filling.what_ended_while_its_worker_waits_is_not_held",
     ),
     Mutant(
+        "filling: no worker holds less than nothing",
+        "local held = score < 0 and score + FILLING.base",
+        "local held = score < 0 and FILLING.base",
+        "filling.no_worker_holds_less_than_nothing",
+    ),
+    Mutant(
         "filling: who was woken counts as having taken its part",
         caught_by="filling.who_does_not_come_holds_nobody_up",
     ),

@@ -36,13 +36,19 @@ MUTANTS = (
         "pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
     ),
     Mutant(
+        "roles: one that has died makes way once",
+        "return taken, free, full or empty",
+        "return taken, free, empty or full",
+        "pull_rooms.a_listener_without_a_free_slot_that_has_died_makes_way_once",
+    ),
+    Mutant(
         "roles: a listener without a free slot makes way for one that has one",
         caught_by="pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
     ),
     Mutant(
         "roles: its seat too",
-        "return taken, free, empty or full",
-        "return taken, free, empty or 'listener:2'",
+        "return taken, free, full or empty",
+        "return taken, free, full and 'listener:2' or empty",
         "pull_rooms.who_has_a_free_slot_takes_the_seat_of_one_that_has_none",
     ),
     Mutant(

@@ -26,6 +26,12 @@ function AFFINITY.add_index(h)
     return shared and shared.shares(lane)
   end
 
+  -- True if all tenants that wait in the lane run as many as they may.
+  local function at_limits(lane)
+    local shared = shares(lane) and sharing()
+    return shared and shared.takes_turns(lane) and not shared.least(lane) and shared.shares(lane, true)
+  end
+
   function h.split(member, at) return math.floor(at / STEP), string.sub(member, 18), at % STEP end
 
   function h.write_index()
@@ -223,13 +229,16 @@ function AFFINITY.add_index(h)
         now.all, now.own, now.free, now.more, now.due, now.open = all, #own, others + unlisted, more, due, arg.rooms[lane] > 0
         now.mine, now.i, now.others, now.j, now.mark, now.head, now.stolen = own, 1, free, 1, known.marks[lane], false, false
         if here < all then waiting[lane] = here end
+        now.barred = at_limits(lane)
+        -- @guard affinity: what no tenant may run is not there to be taken
+        if now.barred then waiting[lane] = 0 end
         if now.open then total = total + waiting[lane] end
         seen[lane] = now
       end
     end
     for lane = 1, LANE_COUNT do
       local now = seen[lane]
-      if now and now.open and waiting[lane] < now.all then
+      if now and now.open and not now.barred and waiting[lane] < now.all then
         local row, left = head_of_others(lane, total == 0)
         if row and left > 0 then
           soonest = math.min(soonest or left, left)
@@ -380,18 +389,19 @@ function AFFINITY.add_index(h)
   end
 
   -- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many are
-  -- ready in all, and after how many ms more may be taken, or nil.
+  -- ready in all, but for what no tenant may run; and after how many ms more may be taken, or nil.
   function h.left(waiting, arg, got)
     local all, soonest = 0, nil
     for lane = 1, LANE_COUNT do
       local now = seen[lane]   -- false if it was not looked at, or nothing waited
       if now then waiting[lane] = now.all end
-      all = all + waiting[lane]
+      all = all + (waiting[lane] > 0 and at_limits(lane) and 0 or waiting[lane])
       -- A head is passed over for a second before anything follows: a look every 100 ms is enough.
       if now and now.open and now.due then mark_passed(lane) end
     end
     if got < arg.n then soonest = h.see(waiting, arg) end
     for lane = 1, LANE_COUNT do
+      if waiting[lane] > 0 and at_limits(lane) then waiting[lane] = 0 end
       if waiting[lane] > 0 and got >= arg.rooms[lane] then
         waiting[lane] = math.min(waiting[lane], seen[lane] and seen[lane].free or h.count(lane, FREE))
       end

@@ -45,7 +45,8 @@ end
 function FILLING.ended(worker, number)
   local score = tonumber(call('ZSCORE', WATCH, worker) or nil)
   if not score then return end
-  local fewer = score < 0 and number or math.min(math.max(0, score % 1 - FILLING.part), number * FILLING.part)
+  local held = score < 0 and score + FILLING.base or score % 1 - FILLING.part
+  local fewer = math.min(math.max(0, held), score < 0 and number or number * FILLING.part)
   -- @guard filling: what has ended is not held any more
   call('ZADD', WATCH, score - fewer, worker)
 end

@@ -3,7 +3,8 @@
 
 -- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <1 if it has a
 -- free slot, else 0> <worker>'. Gives up the worker's own seat. Returns how many others are taken, by how many with a free
--- slot, and the name of a seat to take: an empty one, else one of a worker without a free slot, else nil.
+-- slot, and the name of a seat to take: of a worker without a free slot, else an empty one, else nil. So one that has died
+-- makes way once: as long as it had its seat, each listener would wake itself for it.
 local function leave_seat(worker, now)
   local names, taken, free, empty, full = {}, 0, 0, nil, nil
   for seat = 1, cfg.watchers do names[seat] = 'listener:' .. seat end
@@ -18,7 +19,7 @@ local function leave_seat(worker, now)
       empty = names[seat]
     end
   end
-  return taken, free, empty or full
+  return taken, free, full or empty
 end
 
 -- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its
