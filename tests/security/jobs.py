@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from streamfleet.common.broker.types import Completion, Home, Lease, Pulled, Retry, Rooms, TenantRule, TokenGroup
 from streamfleet.common.broker.types import Role as Waiting
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import openai_error
+from streamfleet.common.errors import QueueFull, openai_error
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.common.settings import QueueSettings, load
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
 from streamfleet.gateway.broker.api_keys import GatewayBroker, Held, ReserveCode
 from streamfleet.gateway.broker.webhooks import WebhookBroker
@@ -102,6 +104,11 @@ async def in_turns(fleet: Broker, client: Client) -> None:
         assert (await handle.status()).place == 0
         for _ in range(3):
             await fleet.complete("w1", [succeeded(await claim(fleet), client.mailbox.name)])
+    many = [word for number in range(9_000) for word in (f"1t{number}", "1-1 1 1;")]
+    await fleet.connection.command("HSET", fleet.keys.arrivals, *many)
+    await client.enqueue(BODY, ttl_ms=60_000, tenant="late")
+    assert await fleet.connection.command("HLEN", fleet.keys.arrivals) < 9
+    await fleet.complete("w1", [succeeded(await claim(fleet), client.mailbox.name)])
 
 
 async def reads_along(fleet: Broker, client: Client) -> None:
@@ -518,6 +525,7 @@ async def serve(guarded: Guarded, url: str) -> None:
             await allowed(
                 Broker.of(client.broker), "CLIENT", "UNBLOCK", 0
             )  # as a second stream does to the reading of the first
+        await has_a_share(guarded, url)
         assert await operator.revoke(record.id)
         assert (await me.changes("0-0", 1))[1], "it was told"
         await webhooks(url)
@@ -525,6 +533,18 @@ async def serve(guarded: Guarded, url: str) -> None:
     finally:
         await operator.close()
         await me.close()
+
+
+async def has_a_share(guarded: Guarded, url: str) -> None:
+    """A tenant's large requests that are ready take its part of a lane's bytes."""
+    settings = load(QueueSettings, redis_url=url, queue=QUEUE, lane_bytes=1_048_576, max_body_bytes=262_144)
+    async with guarded.broker() as fleet, Client(settings=settings, patience_s=0) as client:
+        await client.enqueue(BODY, tenant="other")
+        with contextlib.suppress(QueueFull):
+            for _ in range(4):
+                await client.enqueue({"prompt": "x" * 200_000}, tenant="large")
+                await fleet.pull("w1", 0)
+        assert await fleet.connection.command("XLEN", fleet.keys.lane("normal")) == 3
 
 
 async def webhooks(url: str) -> None:

@@ -55,13 +55,15 @@ class QueueFull(StreamfleetError):
     Attributes:
         lane: name of the lane that is full.
         accepted: the requests of the call that were accepted, in order (bulk calls only).
+        tenant_percent: part of the lane's limits that a tenant may have waiting while others use the queue, if that is
+            what is full; else 0.
     """
 
     retryable = True
 
-    def __init__(self, message: str, lane: str, accepted: list[Any] | None = None) -> None:
+    def __init__(self, message: str, lane: str, accepted: list[Any] | None = None, *, tenant_percent: int = 0) -> None:
         super().__init__(message)
-        self.lane = lane
+        self.lane, self.tenant_percent = lane, tenant_percent
         self.accepted = [] if accepted is None else accepted
 
 

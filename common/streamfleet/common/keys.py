@@ -103,6 +103,16 @@ class Keys:
         return f"{self.base}served"
 
     @property
+    def arrivals(self) -> str:
+        """Hash of tenants' requests in each lane that no worker has staged yet, and of who enqueued last."""
+        return f"{self.base}arrivals"
+
+    @property
+    def of_shares(self) -> list[str]:
+        """The keys by which enqueue.lua knows what a tenant has waiting."""
+        return [*map(self.ready, LANES), self.arrivals, self.waiting, self.served]
+
+    @property
     def tenants(self) -> str:
         """Hash of tenant to ``<weight> <most running at once>``, set by operators."""
         return f"{self.base}tenants"

@@ -18,6 +18,8 @@ class QueueLimits:
     Attributes:
         lane_limit: largest number of requests in a lane; above it, a client's enqueue is refused.
         lane_bytes: most bytes of Redis's memory that a lane may take before it refuses requests of 16 KiB or more.
+        lane_tenant_percent: most of these two limits, in percent, that one tenant may have waiting while others use the
+            queue.
         result_ttl_ms: time for which results and their ids are kept.
         waiting_ttl_ms: time for which the id of a request that has not ended is kept, if longer.
         dead_ttl_ms: time for which dead letters are kept.
@@ -46,6 +48,7 @@ class QueueLimits:
 
     lane_limit: int = 100_000
     lane_bytes: int = 1_073_741_824
+    lane_tenant_percent: int = 50
     result_ttl_ms: int = 86_400_000
     waiting_ttl_ms: int = 2_592_000_000
     dead_ttl_ms: int = 604_800_000

@@ -17,7 +17,7 @@ from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import ENVELOPE_BYTES, Group, QueueSettings, WorkerSettings, load, variable
 
-OF_CLIENTS = ("lane_limit", "lane_bytes")
+OF_CLIENTS = ("lane_limit", "lane_bytes", "lane_tenant_percent")
 """Settings that only clients act on. No worker writes them: the clients' own hold until an operator sets them."""
 OF_WORKERS = ("lease_ms", "max_deliveries", "retry_max_ms")
 NAMES = (

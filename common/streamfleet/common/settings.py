@@ -77,6 +77,15 @@ class QueueSettings(Group):
             "more, in bytes."
         ),
     )
+    lane_tenant_percent: int = Field(
+        50,
+        ge=1,
+        le=100,
+        description=(
+            "Most of these two limits that one tenant may have waiting while another one enqueued within the hour, in "
+            "percent. Alone, or without tenants, all of it."
+        ),
+    )
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
     result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
     waiting_ttl_ms: int = Field(

@@ -90,8 +90,7 @@ def exception_to_api_error(error: StreamfleetError) -> ApiError:
             text = "this Idempotency-Key belongs to a request with another body; use another key, or send the same body"
             found = ApiError(409, text, "idempotency_conflict", param="Idempotency-Key", headers=NOT_AGAIN)
         case QueueFull():
-            text = f"lane {error.lane} is full; try again later"
-            found = ApiError(429, text, "queue_full", LIMITED, headers=retry_after(FULL_S), reason="queue_full")
+            found = ApiError(429, _full(error), "queue_full", LIMITED, headers=retry_after(FULL_S), reason="queue_full")
         case LikelyLate():
             text = (
                 f"service_tier flex: it would wait for {error.wait_s:.0f} s, and end {error.late_s:.0f} s after its "
@@ -115,6 +114,15 @@ def exception_to_api_error(error: StreamfleetError) -> ApiError:
             text = "this cannot be done at the moment; try again"
             found = ApiError(503, text, "unavailable", SERVER, headers=retry_after(FULL_S))
     return found
+
+
+def _full(error: QueueFull) -> str:
+    if not error.tenant_percent:
+        return f"lane {error.lane} is full; try again later"
+    return (
+        f"this tenant has {error.tenant_percent} % of what lane {error.lane} may hold waiting, the most while other "
+        "tenants use it; try again when some of it was taken"
+    )
 
 
 def result_to_api_error(result: Result) -> ApiError:

@@ -231,6 +231,8 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("zcard", "zlexcount"), p.of(READ, keys.waiting)),
         Grant(("hget", "hlen", "hmget"), p.of(READ, keys.served)),
         Grant(("hmget",), p.of(READ, keys.tenants)),
+        # What a tenant has waiting, as far as no worker has staged it
+        Grant(("hmget", "hlen", "hset", "del"), p.of(BOTH, keys.arrivals)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("hgetall",), p.of(READ, keys.meta)),
         Grant(("get", "set"), p.of(BOTH, keys.request)),
@@ -352,6 +354,8 @@ def _gateway(p: Patterns) -> list[Grant]:
         Grant(("hgetall",), p.of(READ, p.keys.workers)),
         # Weights and limits of tenants that API keys name
         Grant(("hset",), p.of(WRITE, p.keys.tenants)),
+        # Bytes that a tenant has waiting
+        Grant(("zrange",), p.of(READ, p.keys.waiting)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
         Grant(("hget",), p.beside(READ, "keys")),
         Grant(("xread",), p.beside(READ, "key_changes")),

@@ -21,7 +21,7 @@ from streamfleet.producer.lateness import judge, judge_one
 from streamfleet.producer.mailbox import Mailbox
 from streamfleet.producer.submission_batches import chunked, size
 
-REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL})
+REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL, EnqueueCode.SHARE_USED})
 IDS_AT_ONCE = 100
 BREATH, BREATH_A_REQUEST = 500_000, 5_000
 """Bytes of bodies to check, about a millisecond, before yielding to the event loop; and extra bytes that each request
@@ -166,6 +166,8 @@ class Sender:
                 f"has no room for {size(submission)} bytes more within its {limits.lane_bytes} bytes",
             )
         lane = submission.lane
+        if answer.code is EnqueueCode.SHARE_USED:
+            return share_used(lane, limits.lane_tenant_percent)
         advice = f"try again later, or raise STREAMFLEET_LANE_{name} (`streamfleet queue set` does for all clients)"
         return QueueFull(f"lane {lane} {reached}: {advice}", lane)
 
@@ -202,6 +204,17 @@ def conflict(request_id: str) -> Conflict:
     """Error for an id that belongs to another request."""
     return Conflict(
         f"id: {request_id} belongs to a request with another body or endpoint; use another id, or send the same again"
+    )
+
+
+def share_used(lane: str, percent: int) -> QueueFull:
+    """Error for a tenant that has its share of a lane waiting."""
+    return QueueFull(
+        f"this tenant has {percent} % of what lane {lane} may hold waiting, the most while other tenants use it: "
+        "try again when some of it was taken, or raise STREAMFLEET_LANE_TENANT_PERCENT (`streamfleet queue set` does "
+        "for all clients)",
+        lane,
+        tenant_percent=percent,
     )
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from streamfleet.common.broker.types import EnqueueCode, Submission
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.handle import Handle
@@ -93,7 +93,7 @@ class Window(Generic[T]):
         put_in: list[tuple[T, Handle | None]] = []
         full: list[tuple[T, Submission]] = []
         for request, (handle, code) in zip(chunk, outcomes, strict=True):
-            if code is EnqueueCode.FULL:
+            if code.full:
                 full.append(request)
             else:
                 put_in.append((request[0], handle))

@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
     Mutant(
         "enqueue: not what ended",
-        "count > 0 and call('EXISTS', unpack(KEYS, lanes + 1 + count)) > 0",
+        "count > 0 and call('EXISTS', unpack(KEYS, before + 1 + count)) > 0",
         "false",
         HISTORY,
         0,
@@ -37,6 +37,34 @@ MUTANTS = (
     ),
     Mutant("enqueue: bytes of one call too", caught_by="enqueue.the_bytes_of_one_call_count_together"),
     Mutant("enqueue: within one call too", caught_by="enqueue.a_lane_takes_no_more_than_its_limit_by_its_length"),
+    Mutant(
+        "enqueue: a tenant has a share of a lane",
+        caught_by="lane_shares.without_any_worker_one_tenant_fills_half_of_a_lane",
+        argument="1",
+    ),
+    Mutant(
+        "enqueue: a tenant has a share of a lane's bytes",
+        caught_by="lane_shares.half_of_a_lanes_bytes",
+        argument="True",
+    ),
+    Mutant(
+        "enqueue: alone, a tenant has the whole lane",
+        caught_by="lane_shares.alone_a_tenant_has_the_whole_lane",
+    ),
+    Mutant(
+        "enqueue: what is staged counts once",
+        caught_by="lane_shares.half_counts_what_is_ready_and_what_is_not_staged",
+    ),
+    Mutant(
+        "enqueue: what is known of tenants is bounded",
+        caught_by="lane_shares.what_is_known_of_tenants_is_bounded",
+    ),
+    Mutant(
+        "enqueue: no more is unstaged than the lane has left",
+        "  if fresh > left then",
+        "  if false then",
+        "lane_shares.what_was_cancelled_before_it_was_staged_waits_no_more",
+    ),
     Mutant("enqueue: records expire", ", 'PX', record_ttl)", ")", HISTORY, 0),
     Mutant("cancel: workers are told"),
     Mutant(

@@ -65,20 +65,23 @@ class ProducerBroker(ClientBroker):
         """KEYS and ARGV of enqueue.lua. Values that neighbours share are sent once, because each word costs time."""
         limits, lanes = self.limits, self.keys.lanes
         record, result = self.keys.request(""), self.keys.result("")
+        shared = limits.lane_tenant_percent < 100 and any("tenant" in item.fields for item in submissions)
         keys = [
             *lanes,
+            *(self.keys.of_shares if shared else ()),
             *[record + item.id for item in submissions],
             *[result + item.id for item in submissions],
         ]
         touch = "touch" if limits.enqueue_replicas else ""
         args: list[Any] = [limits.lane_limit, limits.lane_bytes, limits.record_ttl_ms, touch, len(lanes)]
+        args.append(limits.lane_tenant_percent if shared else 0)
         run: tuple[str, ...] = ()
         start = 0
         for item in submissions:
             fields = item.fields
-            shared = (item.lane, item.reply, *fields)
-            if shared != run:
-                run, start = shared, len(args)
+            similar = (item.lane, item.reply, *fields)
+            if similar != run:
+                run, start = similar, len(args)
                 args += (0, item.lane.number, item.lane, item.reply, len(fields), *fields)
             args[start] += 1
             args.append(item.digest)

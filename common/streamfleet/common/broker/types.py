@@ -21,6 +21,12 @@ class EnqueueCode(IntEnum):
     CONFLICT = 3
     FULL = 4
     ANSWERED = 5
+    SHARE_USED = 6
+
+    @property
+    def full(self) -> bool:
+        """True if there was no room: in the lane, or in the tenant's share of it."""
+        return self in (EnqueueCode.FULL, EnqueueCode.SHARE_USED)
 
 
 class CompleteCode(IntEnum):
@@ -78,8 +84,8 @@ class Submission:
 class Accepted:
     """Answer to one enqueued request.
 
-    ``entry`` is ``<lane>:<stream id>``, empty if the request has no entry; `TOO_MANY_BYTES` if the lane is full by its
-    bytes.
+    ``entry`` is ``<lane>:<stream id>``, empty if the request has no entry; `TOO_MANY_BYTES` if the lane, or the
+    tenant's share of it, is full by its bytes.
     """
 
     code: EnqueueCode

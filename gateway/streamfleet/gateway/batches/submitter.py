@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-from streamfleet.common.broker.types import EnqueueCode, Submission
+from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.results import Result
 from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
@@ -80,7 +80,7 @@ class Collector:
                 self._lines[handle.id] = (ready.line.number, ready.line.custom_id)
                 handles.append(handle)
             else:
-                (refused.full if code is EnqueueCode.FULL else refused.conflicts).append(ready)
+                (refused.full if code.full else refused.conflicts).append(ready)
         if handles:
             if queue not in self._arrivals:
                 self._arrivals[queue] = client.arrivals()

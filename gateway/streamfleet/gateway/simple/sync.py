@@ -22,9 +22,11 @@ from streamfleet.gateway.simple.prompts import PromptParameters, of_error, of_re
 from streamfleet.gateway.token_budget import sum_if_known, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
+from streamfleet.producer.sender import share_used
 from streamfleet.producer.submission_batches import chunked
 
 FULL = "the lane is full; try this prompt again later"
+SHARE_USED = "the tenant has its share of the lane waiting; try this prompt again later"
 LOST = "Redis lost this prompt's request in a failover or restart; send it again"
 TIMED_OUT = "this prompt was not answered before the deadline"
 CANCELS_AT_ONCE = 32
@@ -62,7 +64,7 @@ class SyncCall:
             QueueFull: the lane had no room for any of them.
             StreamfleetError: the queue cannot be reached; requests enqueued before are cancelled.
         """
-        full = 0
+        full: list[EnqueueCode] = []
         self._enqueueing = True
         try:
             for chunk in chunked(submissions):
@@ -71,15 +73,19 @@ class SyncCall:
                     if handle is not None:
                         self._handles.append(handle)
                         continue
-                    full += code is EnqueueCode.FULL
+                    full += [code] if code.full else []
                     number = self._numbers.pop(submission.id)
-                    self._ended[number] = of_error(number, FULL, "queue_full")
+                    text = SHARE_USED if code is EnqueueCode.SHARE_USED else FULL
+                    self._ended[number] = of_error(number, text, "queue_full")
         except BaseException:
             self.abandon()
             raise
         self._enqueueing = False
-        if full and full == len(submissions):
-            raise QueueFull(f"lane {self._parameters.lane} is full", self._parameters.lane)
+        if full and len(full) == len(submissions):
+            lane = self._parameters.lane
+            if EnqueueCode.SHARE_USED in full:
+                raise share_used(lane, self._client.broker.limits.lane_tenant_percent)
+            raise QueueFull(f"lane {lane} is full", lane)
 
     async def results(self, wait_s: float) -> list[dict[str, Any]]:
         """Returns the results of all prompts, in their order."""

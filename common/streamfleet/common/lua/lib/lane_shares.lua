@@ -1,0 +1,179 @@
+-- What a tenant may have waiting in a lane while others use the queue; a part of enqueue.lua, made once where it is a function.
+-- What it has waiting is ready, by the index `waiting` (tenants.lua), or not staged yet. Of the latter `arrivals` knows, for
+-- each '<lane><tenant>', groups in the order in which they came: '<last stream id> <number> <bytes>;', and so on. A group
+-- counts until all of it is staged. The fields `last` and `other` tell when the two tenants that enqueued last did so, by
+-- digests, because who may read them may not list tenants: that is enough to know whether there is another one.
+local HOUR_MS, MINUTE_MS, MOST_TENANTS, MOST_FIELDS, LOOKED_AT, GROUPS = 3600000, 60000, 2000, 8192, 64, 16
+local LARGE = 16384   -- bytes; MEMORY USAGE of a deep lane costs milliseconds, and the limit of entries bounds smaller requests
+local call, lanes, limit, limit_bytes, percent, before, most, most_bytes
+local ARRIVALS, WAITING, SERVED
+local length, bytes = {}, {}                     -- by lane: entries; bytes, once a large request asked for them
+local lanes_staged, tenants, changed = {}, {}, {}   -- by lane; by lane and tenant; fields of `arrivals` to write
+local last, other, now
+-- @begin
+call, lanes, limit, limit_bytes, percent = redis.call, tonumber(ARGV[5]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[6])
+before = percent > 0 and 2 * lanes + 3 or lanes   -- keys before those of the requests
+if next(length) then length = {} end
+if next(bytes) then bytes = {} end
+if percent > 0 then
+  ARRIVALS, WAITING, SERVED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 3)
+  most, most_bytes = math.max(1, math.floor(limit * percent / 100)), limit_bytes * percent / 100
+  lanes_staged, tenants, changed, last, other, now = {}, {}, {}, nil, nil, nil
+end
+-- @end
+
+-- Keys of another type were written by hand: they count for nothing.
+local function number(reply) return type(reply) == 'number' and reply or 0 end
+local function text(reply) return type(reply) == 'string' and reply end
+
+-- How far a lane is staged, and how many of its entries are ready or run.
+local function staged(lane)
+  if not lanes_staged[lane] then
+    local group, rows = {pending = 0}, redis.pcall('XINFO', 'GROUPS', KEYS[lane])
+    for _, row in ipairs(rows.err and {} or rows) do
+      if row[2] == 'workers' then
+        for i = 1, #row, 2 do group[row[i]] = row[i + 1] end
+      end
+    end
+    local ms, seq = string.match(group['last-delivered-id'] or '0-0', '^(%d+)-(%d+)$')
+    local ready = number(redis.pcall('ZCARD', KEYS[lanes + lane]))
+    lanes_staged[lane] = {ms = tonumber(ms), seq = tonumber(seq), held = group.pending + ready}
+  end
+  return lanes_staged[lane]
+end
+
+local function is_staged(lane, id)
+  local upto, ms, seq = staged(lane), string.match(id, '^(%d+)-(%d+)$')
+  return upto.ms > tonumber(ms) or upto.ms == tonumber(ms) and upto.seq >= tonumber(seq)
+end
+
+local function unstaged(lane)
+  length[lane] = length[lane] or call('XLEN', KEYS[lane])
+  return math.max(0, length[lane] - staged(lane).held)
+end
+
+-- Returns true if the field is there, and what is known.
+local function read_arrivals(lane, name)
+  local field = lane .. name
+  if tenants[field] then return true, tenants[field] end
+  local found = redis.pcall('HMGET', ARRIVALS, 'last', 'other', field)
+  if found.err then return true, false end   -- it was written by hand
+  if not last then last, other = found[1] or '', found[2] or '' end
+  local groups = {}
+  for id, some, size in string.gmatch(found[3] or '', '(%d+%-%d+) (%d+) (%d+);') do
+    groups[#groups + 1] = {id = id, number = tonumber(some), size = tonumber(size)}
+  end
+  tenants[field] = {field = field, lane = lane, name = name, groups = groups}
+  return found[3] and true, tenants[field]
+end
+
+-- What is known of a tenant in a lane; false if `arrivals` has another type. Odd names, and those beyond a number of tenants,
+-- are one tenant, as in the index.
+local function arrivals_of(lane, tenant)
+  local there, known = read_arrivals(lane, (#tenant > 256 or string.find(tenant, '%c')) and 'other' or tenant)
+  -- @guard enqueue: what is known of tenants is bounded
+  if not there and call('HLEN', ARRIVALS) >= MOST_FIELDS then
+    local left = 0
+    for each = 1, lanes do left = left + unstaged(each) end
+    if left == 0 then
+      call('DEL', ARRIVALS)
+      changed.last, changed.other = last, other
+    else
+      there, known = read_arrivals(lane, 'other')
+    end
+  end
+  return known
+end
+
+-- True if another tenant enqueued, or tried to, within the hour.
+local function others_than(name)
+  if not now then
+    local time = call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  local ms, before = string.match(last, '^(%d+) (.*)$')
+  name = string.sub(redis.sha1hex(name), 1, 16)
+  if before ~= name or math.abs(now - ms) >= MINUTE_MS then
+    if before ~= name then other = last end
+    last = string.format('%.0f ', now) .. name
+    changed.last, changed.other = last, other
+  end
+  return math.abs(now - tonumber(string.match(other, '^%d+') or -math.huge)) < HOUR_MS
+end
+
+local function drop_staged(known)
+  -- @guard enqueue: what is staged counts once
+  while known.groups[1] and is_staged(known.lane, known.groups[1].id) do table.remove(known.groups, 1) end
+end
+
+-- Number of requests of a tenant that wait in a lane, how many of them are ready, and bytes of the rest.
+local function waiting_of(known)
+  local lane, name = known.lane, known.name
+  local fresh, size, left = 0, 0, unstaged(lane)
+  drop_staged(known)
+  for _, group in ipairs(known.groups) do fresh, size = fresh + group.number, size + group.size end
+  if fresh > left then fresh, size = left, size * left / fresh end
+  local function count_ready(of)
+    return number(redis.pcall('ZLEXCOUNT', WAITING, '[' .. lane .. of .. '\0', '(' .. lane .. of .. '\1'))
+  end
+  local ready = count_ready(name)
+  if ready == 0 and not text(redis.pcall('HGET', SERVED, 't|' .. name))
+      and (tonumber(text(redis.pcall('HGET', SERVED, 'known')) or nil) or 0) >= MOST_TENANTS then
+    known.index = 'other'
+    ready = count_ready('other')
+  end
+  return fresh + ready, ready, size
+end
+
+-- About how many bytes the bodies have that a tenant has ready. A user that may not look at the index counts none.
+local function ready_bytes(known, ready)
+  local from = known.lane .. (known.index or known.name) .. '\0'
+  if ready == 0 or redis.acl_check_cmd and not redis.acl_check_cmd('ZRANGE', WAITING, 0, 0) then return 0 end
+  local first, looked, sum = call('ZLEXCOUNT', WAITING, '-', '(' .. from), math.min(ready, LOOKED_AT), 0
+  for i = 0, looked - 1 do
+    local at = first + math.floor(i * ready / looked)
+    sum = sum + (tonumber(string.match(call('ZRANGE', WAITING, at, at)[1] or '', '%z(%d+) %d*$')) or 0)
+  end
+  return sum / looked * ready
+end
+
+-- Nil while a tenant may have one more request waiting in a lane; else by what it may not, as the reply has it.
+local function over_share(known, size)
+  local lane = known.lane
+  -- @guard enqueue: alone, a tenant has the whole lane
+  if not others_than(known.name) then return nil end
+  if known.full then return '' end
+  if length[lane] < most and (size < LARGE or bytes[lane] + size <= most_bytes) then return nil end
+  local all, ready, fresh_bytes = waiting_of(known)
+  -- @guard enqueue: a tenant has a share of a lane
+  if all >= most then known.full = true; return '' end
+  if size < LARGE or bytes[lane] + size <= most_bytes or all == 0 then return nil end
+  -- @guard enqueue: a tenant has a share of a lane's bytes
+  if fresh_bytes + ready_bytes(known, ready) + size > most_bytes then return 'bytes' end
+end
+
+-- An entry of a tenant was added.
+local function arrive(known, id, size)
+  local groups = known.groups
+  if #groups > 0 and groups[#groups].number >= most / GROUPS then drop_staged(known) end
+  local newest = groups[#groups]
+  if not newest or newest.number >= most / GROUPS and #groups < 2 * GROUPS then
+    newest = {number = 0, size = 0}
+    groups[#groups + 1] = newest
+  end
+  newest.id, newest.number, newest.size = id, newest.number + 1, newest.size + size
+  changed[known.field] = known
+end
+
+local function write_arrivals()
+  local list = {}
+  for field, value in pairs(changed) do
+    if type(value) == 'table' then
+      local parts = {}
+      for i, group in ipairs(value.groups) do parts[i] = string.format('%s %d %.0f;', group.id, group.number, group.size) end
+      value = table.concat(parts)
+    end
+    list[#list + 1], list[#list + 2] = field, value
+  end
+  for i = 1, #list, 400 do call('HSET', ARRIVALS, unpack(list, i, math.min(i + 399, #list))) end
+end

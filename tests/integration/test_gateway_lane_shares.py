@@ -1,0 +1,184 @@
+"""One key cannot fill a lane: whichever way it enqueues, and through whichever gateway, others find room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis.asyncio
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.integration.batch_lines import CHAT, line
+from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
+from tests.servers import newest
+from tests.waiting import eventually
+
+LIMIT, SHARE = 40, 20
+WAITS = {"X-Streamfleet-On-Disconnect": "continue", "X-Streamfleet-Ttl": "1h"}
+SAID = "other tenants use it"
+Way = Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(newest(find_servers())) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def gateways(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[GatewayProcess]]:
+    """Two gateways with narrow lanes; no worker runs."""
+    with contextlib.ExitStack() as opened:
+        files = tmp_path_factory.mktemp("files").as_uri()
+        yield [
+            opened.enter_context(
+                gateway_on(
+                    server.url,
+                    tmp_path_factory.mktemp(name),
+                    gateway_files=files,
+                    gateway_models="simulated=default",
+                    lane_limit=LIMIT,
+                )
+            )
+            for name in ("one", "two")
+        ]
+
+
+@pytest.fixture
+async def rows(server: RedisServer) -> AsyncIterator[redis.asyncio.Redis]:
+    """The Redis, without anything but keys and files."""
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        async for key in client.scan_iter("{default}:*"):
+            await client.delete(key)
+        yield client
+
+
+def chat(text: str = "x", **more: object) -> dict[str, object]:
+    return {"model": "simulated", "messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
+
+
+async def leave(http: httpx.AsyncClient, path: str, body: dict[str, object], **headers: str) -> httpx.Response | None:
+    """What is answered, or None where the request waits: its caller leaves."""
+    try:
+        return await http.post(path, json=body, headers={**WAITS, **headers}, timeout=httpx.Timeout(5, read=0.3))
+    except httpx.ReadTimeout:
+        return None
+
+
+def refused(answer: httpx.Response | None) -> bool:
+    if answer is None:
+        return False
+    assert answer.status_code == 429, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "queue_full"
+    assert SAID in error["message"]
+    assert int(answer.headers["retry-after"]) >= 1
+    return True
+
+
+async def _chats(http: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(leave(http, CHAT, chat()) for _ in range(30)))
+    assert sum(map(refused, answers)) >= 10
+
+
+async def _named(http: httpx.AsyncClient) -> None:
+    some = (leave(http, CHAT, chat(), **{"Idempotency-Key": f"{id(http)}-{n}"}) for n in range(30))
+    assert sum(map(refused, await asyncio.gather(*some))) >= 10
+
+
+async def _streams(http: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(leave(http, CHAT, chat(stream=True)) for _ in range(30)))
+    assert sum(map(refused, answers)) >= 10
+
+
+async def _embeddings(http: httpx.AsyncClient) -> None:
+    body: dict[str, object] = {"model": "simulated", "input": "x"}
+    answers = await asyncio.gather(*(leave(http, "/v1/embeddings", body) for _ in range(30)))
+    assert sum(map(refused, answers)) >= 10
+
+
+async def _sync_prompts(http: httpx.AsyncClient) -> None:
+    body: dict[str, object] = {"model": "simulated", "prompts": ["x"] * 30}
+    assert await leave(http, "/v1/batch/sync", body) is None
+    assert refused(await leave(http, "/v1/batch/sync", body))
+
+
+async def _batch(http: httpx.AsyncClient) -> None:
+    text = "".join(f"{line(f'l{n}')}\n" for n in range(60))
+    file = (await http.post("/v1/files", data={"purpose": "batch"}, files={"file": text.encode()})).json()["id"]
+    body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
+    answer = await http.post("/v1/batches", json=body, headers={"X-Streamfleet-Lane": lane_of(_batch)})
+    assert answer.status_code == 200, answer.text
+
+
+async def _job(http: httpx.AsyncClient) -> None:
+    body = {"model": "simulated", "prompts": ["x"] * 60}
+    answer = await http.post("/v1/batch/async", json=body, headers={"X-Streamfleet-Lane": lane_of(_job)})
+    assert answer.status_code == 202, answer.text
+
+
+def lane_of(way: Way) -> str:
+    """A lane of its own for what enqueues again whatever a test takes out."""
+    lanes: dict[Way, str] = {_batch: "high", _job: "low"}
+    return lanes.get(way, "normal")
+
+
+WAYS: list[Way] = [_chats, _named, _streams, _embeddings, _sync_prompts, _batch, _job]
+
+
+async def test_alone_a_key_has_the_whole_lane(
+    server: RedisServer, gateways: list[GatewayProcess], rows: redis.asyncio.Redis
+) -> None:
+    key, _ = await add_key(server.url, "alone")
+    async with gateways[0].http(key) as http:
+        answers = await asyncio.gather(*(leave(http, CHAT, chat()) for _ in range(LIMIT + 5)))
+        full = [answer for answer in answers if answer is not None]
+        assert len(full) == 5
+        assert "is full" in full[0].json()["error"]["message"]
+    assert await rows.xlen("{default}:lane:normal") == LIMIT
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
+async def test_one_key_fills_half_of_a_lane_and_another_one_finds_room(
+    server: RedisServer, gateways: list[GatewayProcess], rows: redis.asyncio.Redis, way: Way
+) -> None:
+    flooding, _ = await add_key(server.url, f"flood-{way.__name__}")
+    other, _ = await add_key(server.url, f"other-{way.__name__}")
+
+    async def waiting() -> int:
+        return int(await rows.xlen(f"{{default}}:lane:{lane}"))
+
+    lane = lane_of(way)
+    async with (
+        gateways[0].http(flooding) as first,
+        gateways[1].http(flooding) as second,
+        gateways[1].http(other) as http,
+    ):
+        asked = {"path": CHAT, "body": chat(), "X-Streamfleet-Lane": lane}
+        assert await leave(http, **asked) is None
+        await way(first)
+        await eventually(lambda: _is(waiting, SHARE + 1), 20, "it has its half waiting")
+        assert refused(await leave(second, **asked))
+        assert await waiting() == SHARE + 1
+        for _ in range(3):
+            assert await leave(http, **asked) is None
+
+
+async def _is(number: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await number() == wanted
+
+
+async def test_without_keys_everybody_has_the_whole_lane(
+    server: RedisServer, rows: redis.asyncio.Redis, tmp_path: Path
+) -> None:
+    settings = {"gateway_keys": "off", "gateway_models": "simulated=default", "lane_limit": LIMIT}
+    with gateway_on(server.url, tmp_path, gateway_files=(tmp_path / "files").as_uri(), **settings) as gateway:
+        async with gateway.http() as http:
+            answers = await asyncio.gather(*(leave(http, CHAT, chat()) for _ in range(LIMIT + 5)))
+    assert sum(answer is not None for answer in answers) == 5
+    assert await rows.xlen("{default}:lane:normal") == LIMIT
