@@ -274,13 +274,50 @@ async def test_a_name_that_leads_elsewhere_by_the_time_of_delivery_is_not_called
         asked.append(host)
         return answers[min(len(asked), 2) - 1]
 
-    webhooks = scene.started(rebinding, gateway_webhooks_allow_private=False)
+    webhooks = scene.started(rebinding, gateway_webhooks_allow_private=False, gateway_webhooks_life_ms=1_000)
     url = receiver.url("rebind.example.com")
     await webhooks.check(url, "t1")
     await announce(webhooks, url)
     letter = await scene.dead()
     assert (letter.reason, letter.attempts) == ("refused", 1)
     assert (receiver.connections, asked) == (0, ["rebind.example.com"] * 2)
+
+
+@pytest.mark.parametrize(
+    "strict",
+    [
+        {"gateway_webhooks_allow_private": False},
+        {"gateway_webhooks_allow_http": False},
+        {"gateway_webhooks_ports": (443,)},
+    ],
+    ids=lambda strict: next(iter(strict)).removeprefix("gateway_webhooks_"),
+)
+async def test_a_gateway_that_forbids_a_target_leaves_it_to_another_one(scene: Scene, strict: dict[str, Any]) -> None:
+    receiver = await scene.receiver()
+    forbids = scene.started(**strict)
+    await announce(forbids, receiver.url())  # a batch that another gateway accepted ends at this one
+
+    async def handed_back() -> bool:
+        return bool(await scene.redis.zcard(f"{HOOKS}later"))
+
+    await eventually(handed_back, 10, "it is postponed")
+    assert not await scene.broker.dead(1)
+    assert receiver.connections == 0
+    scene.started()
+    await eventually(lambda: receiver.came, 20, "the other gateway delivers it")
+    await scene.nothing_left()
+    assert not await scene.broker.dead(1)
+
+
+async def test_a_gateway_with_fewer_attempts_gives_up_nothing_of_another_one(scene: Scene) -> None:
+    receiver = await scene.receiver(lambda n, _: Say(500) if n < 3 else Say())
+    generous = scene.make(gateway_webhooks_delays_s=(0.0, 0.0))
+    await announce(generous, receiver.url())
+    await generous.stop()
+    scene.started(gateway_webhooks_delays_s=(), gateway_webhooks_life_ms=1_000)
+    await scene.nothing_left()
+    assert len(receiver.came) == 3
+    assert not await scene.broker.dead(1)
 
 
 async def test_a_name_is_looked_up_once_for_each_attempt_and_called_at_that_address(scene: Scene) -> None:

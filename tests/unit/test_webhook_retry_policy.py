@@ -43,8 +43,17 @@ def test_410_is_given_up_at_once() -> None:
     assert (ending.ending, ending.reason, ending.status) == (Ending.DEAD, Reason.GONE, 410)
 
 
-def test_a_refused_address_is_given_up_at_once() -> None:
-    assert settled(Answer(error="x", refused=True)).reason is Reason.REFUSED
+def test_an_address_that_this_gateway_refuses_is_left_to_others_for_the_life_of_the_webhook() -> None:
+    refused = Answer(error="x", refused=True)
+    assert settled(refused) == Settlement(Ending.BACK, 1_000, error="x")
+    assert settled(refused, 10, age_ms=3_600_000) == Settlement(Ending.BACK, 900_000, error="x")
+    assert settled(refused, chance=1.0).delay_ms == 1_200
+    ages = [0]
+    while (ending := settled(refused, age_ms=ages[-1])).ending is Ending.BACK:
+        ages.append(ages[-1] + ending.delay_ms)
+    assert (ending.ending, ending.reason, ending.error) == (Ending.DEAD, Reason.REFUSED, "x")
+    assert 3 * DAY_MS < ages[-1] <= 5 * DAY_MS
+    assert len(ages) < 100
 
 
 def test_the_schedule_is_the_one_that_the_specification_suggests() -> None:

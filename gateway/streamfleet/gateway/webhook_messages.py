@@ -119,6 +119,7 @@ class Message:
         tenant: tenant whose secrets sign it; empty where keys are off.
         body: the exact text to send.
         since_ms: time of its announcement or requeueing, epoch ms.
+        delays_s, life_ms: times of its attempts, as in RetryPolicy; without delays, those of the gateway that delivers.
     """
 
     id: str
@@ -127,6 +128,8 @@ class Message:
     tenant: str
     body: str
     since_ms: int
+    delays_s: tuple[float, ...] | None = None
+    life_ms: int = 0
 
     def encoded(self) -> str:
         """The message as it is stored, JSON."""
@@ -138,7 +141,9 @@ def read_message(text: bytes) -> Message | None:
     try:
         value: Any = json.loads(text)
         words = {name: str(value[name]) for name in ("id", "url", "type", "tenant", "body")}
-        return Message(**words, since_ms=int(value["since_ms"]))
+        delays = value.get("delays_s")
+        delays_s = None if delays is None else tuple(map(float, delays))
+        return Message(**words, since_ms=int(value["since_ms"]), delays_s=delays_s, life_ms=int(value["life_ms"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 

@@ -210,12 +210,12 @@ class Deliverer:
 
     async def _attempt(self, delivery: Delivery, message: Message) -> None:
         begun_s = self._clock.monotonic()
-        ending = give_up_unattempted(delivery.attempt, message.since_ms, self._clock.now_ms(), self._retry_policy)
+        # Where settings of gateways differ, those of the one that announced it count, whoever delivers.
+        policy = self._retry_policy if message.delays_s is None else RetryPolicy(message.delays_s, message.life_ms)
+        ending = give_up_unattempted(delivery.attempt, message.since_ms, self._clock.now_ms(), policy)
         if ending is None:
             answer = await self._send(message)
-            ending = decide(
-                answer, delivery.attempt, message.since_ms, self._clock.now_ms(), self._retry_policy, self._chance()
-            )
+            ending = decide(answer, delivery.attempt, message.since_ms, self._clock.now_ms(), policy, self._chance())
             metrics.ATTEMPT.labels(ending.ending).observe(self._clock.monotonic() - begun_s)
         await self._end(delivery, ending)
 
@@ -255,11 +255,11 @@ class Deliverer:
             if message is not None:
                 metrics.DELIVERED.observe(max(0, self._clock.now_ms() - message.since_ms) / 1000)
             log.info("webhook_delivered", status=ending.status, **about)
-        elif ending.ending is Ending.LATER:
-            log.info("webhook_postponed", error=ending.error, delay_ms=ending.delay_ms, **about)
         elif ending.ending is Ending.DEAD:
             metrics.DEAD.labels(ending.reason).inc()
             log.warning("webhook_dead", reason=ending.reason, error=ending.error, **about)
+        elif ending.ending is Ending.LATER or ending.error:
+            log.info("webhook_postponed", error=ending.error, delay_ms=ending.delay_ms, **about)
 
     def _postponed(self) -> Settlement:
         least, most = PARKED_MS

@@ -15,6 +15,8 @@ JITTER = 0.2
 """Up to this share is added to a delay at random, so that webhooks that failed together are not tried together."""
 MOST_WAIT_MS = 86_400_000
 """Longest delay that a receiver may ask for."""
+REFUSED_MS = 1_000
+"""Least pause after a refusal by one gateway's settings, while others may send it; it grows with the webhook's age."""
 GONE, ASK_LATER = 410, frozenset({429, 503})
 
 
@@ -26,7 +28,7 @@ class Answer:
         status: HTTP status; 0 if no answer came.
         error: reason in our own words; empty if a status came.
         retry_after: the header, as it came.
-        refused: True if webhooks may not be sent to the receiver's address.
+        refused: True if this gateway's settings forbid the receiver's address; another's may allow it.
     """
 
     status: int = 0
@@ -74,7 +76,9 @@ def decide(
         return Settlement(Ending.DEAD, reason=reason, status=answer.status, error=error)
 
     if answer.refused:
-        return dead(Reason.REFUSED)
+        pause_ms = round(max(REFUSED_MS, (now_ms - since_ms) / 4) * (1 + JITTER * chance))
+        over = now_ms + pause_ms - since_ms > retry_policy.life_ms
+        return dead(Reason.REFUSED) if over else Settlement(Ending.BACK, pause_ms, error=error)
     if answer.status == GONE:
         return dead(Reason.GONE)
     if attempt >= retry_policy.attempts:

@@ -39,6 +39,8 @@ from streamfleet.gateway.webhooks.targets import (
 MOST_BODY_BYTES = 32_768
 """Limit for one webhook, which announces an event; the receiver fetches results itself."""
 LOOK_UP_S = 5.0
+ANY_POLICY = Policy(allow_private=True, allow_http=True, ports=(0,))
+"""What some gateway may allow."""
 PATIENCE_S = 5.0
 _TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 
@@ -74,6 +76,7 @@ class Webhooks:
         trust: ssl.SSLContext | None = None,
     ) -> None:
         self._broker, self._clock, self._look_ups = broker, clock or SystemClock(), LookUps(resolver)
+        self._settings = settings
         self._policy = Policy(
             settings.gateway_webhooks_allow_private,
             settings.gateway_webhooks_allow_http,
@@ -130,7 +133,7 @@ class Webhooks:
         """Announce an event to a callback URL. The same event announced again, by any gateway, is the same webhook.
 
         Args:
-            callback_url: a URL that `check` accepted.
+            callback_url: a URL that `check` accepted, in this gateway or another one.
             event_type: such as ``batch.completed``.
             data: JSON values; small, because the receiver fetches results itself.
             event_id: unique id of the event, such as ``batch_abc.completed``.
@@ -143,7 +146,7 @@ class Webhooks:
             InvalidRequest: the URL, the type or the data is not valid.
             WebhooksFull: too many are outstanding.
         """
-        url = str(read_target(callback_url, self._policy))
+        url = str(read_target(callback_url, ANY_POLICY))  # this gateway may forbid what the one that checked it allows
         if not _TYPE.fullmatch(event_type) or len(event_type) > 128:
             raise InvalidRequest("must be words of letters, digits and _ with full stops between", "event_type")
         now_ms = self._clock.now_ms()
@@ -151,7 +154,17 @@ class Webhooks:
         if len(body.encode()) > MOST_BODY_BYTES:
             raise InvalidRequest(f"makes a webhook of more than {MOST_BODY_BYTES} bytes; send a reference", "data")
         name = message_id(tenant or "", event_id, url)
-        if await self._broker.announce(Message(name, url, event_type, tenant or "", body, now_ms)):
+        message = Message(
+            name,
+            url,
+            event_type,
+            tenant or "",
+            body,
+            now_ms,
+            self._settings.gateway_webhooks_delays_s,
+            self._settings.gateway_webhooks_life_ms,
+        )
+        if await self._broker.announce(message):
             metrics.ANNOUNCED.inc()
         return name
 
