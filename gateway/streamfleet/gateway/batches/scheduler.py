@@ -72,6 +72,10 @@ class Scheduler:
         """Number of batches that this gateway runs."""
         return len(self._claims)
 
+    def running_of(self, tenant: str) -> int:
+        """Number of a tenant's batches among them."""
+        return sum(claim.contender.tenant == tenant for claim in self._claims.values())
+
     def start(self) -> None:
         """Take free batches from now on."""
         if self._dependencies.settings.gateway_batches_at_once:

@@ -107,7 +107,7 @@ async def stats(request: Request) -> JSONResponse:
             "usage": summary["usage"],
             "mean_latency_ms": mean_ms,
             "throughput": summary["throughput"],
-            "batches_here": context.batching.scheduler.running,
+            "batches_here": context.batching.scheduler.running_of(context.tenant),
         }
     )
 
