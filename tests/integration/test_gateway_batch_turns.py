@@ -46,6 +46,7 @@ def gateway_in(server: RedisServer, folder: Path, slots: int) -> Any:
         gateway_files=(folder / "files").as_uri(),
         gateway_models="simulated=default,gone=nobody=simulated",
         gateway_batches_at_once=slots,
+        gateway_batches_open_per_tenant=MANY + 10,
     )
 
 

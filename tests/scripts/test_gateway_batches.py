@@ -151,7 +151,7 @@ async def test_a_batch_is_accepted_once(queue: Queue) -> None:
         "batch:batch_1": {**BATCH.fields(), "queued_bytes": "10"},
         "batches:t": [("batch_1", 0)],
         "open_batches": [("batch_1", NOW)],
-        "use:t": {"file_bytes": "10", "queued_bytes": "10"},
+        "use:t": {"file_bytes": "10", "queued_bytes": "10", "open": "1"},
     }
     assert await queue.dump() == after
     assert await added(found), "its answer was lost, and it is asked again"
@@ -205,6 +205,61 @@ async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> N
     assert await found.add_batch(second, most_bytes=19) == (AddCode.ACCEPTED, "batch_2")
     third = replace(BATCH, id="batch_3")
     assert await found.add_batch(third, most_bytes=20) == (AddCode.ACCEPTED, "batch_3")
+
+
+async def test_a_tenant_has_a_number_of_open_batches(queue: Queue) -> None:
+    found = await with_batch(queue)
+    second, job = replace(BATCH, id="batch_2"), replace(BATCH, id="job_1")
+    before = await queue.dump()
+    for each in (second, job):
+        assert await found.add_batch(each, most_open=1) == (AddCode.TOO_MANY_OPEN, "")
+    assert await queue.dump() == before
+    _, epoch = await taken(queue)
+    for _ in range(2):
+        await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    assert await found.add_batch(job, most_open=1) == (AddCode.ACCEPTED, "job_1")
+    assert await found.add_batch(second, most_open=1) == (AddCode.TOO_MANY_OPEN, "")
+    assert await found.add_batch(second, most_open=2) == (AddCode.ACCEPTED, "batch_2")
+
+
+async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:
+    found = await with_file(queue)
+    naming = Naming("n", "digest")
+    assert await found.add_batch(BATCH, naming=naming, kept_ms=KEPT_MS, most_kept=2) == (AddCode.ACCEPTED, "batch_1")
+    job, third = replace(BATCH, id="job_0"), replace(BATCH, id="batch_3")
+    assert await found.add_batch(job, most_kept=2) == (AddCode.ACCEPTED, "job_0")
+    before = await queue.dump()
+    assert await found.add_batch(third, most_kept=2) == (AddCode.TOO_MANY_KEPT, "")
+    assert await queue.dump() == before
+    assert await found.oldest_ended("t", 9, 9) == [], "both are open"
+    _, epoch = await taken(queue)
+    await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    assert await found.oldest_ended("t", 9, 9) == [], "its end is not announced yet"
+    await found.close_batch(BATCH.id, epoch)
+    assert await found.oldest_ended("t", 9, 9) == ["batch_1"]
+    ended = await found.batch("batch_1")
+    assert ended is not None
+    assert ended.named == "n"
+    await found.forget("t", "batch_1", ended.named)
+    assert {"batch:batch_1", "named:n", "batches:t"}.isdisjoint(await queue.dump())
+    assert await found.add_batch(third, most_kept=2) == (AddCode.ACCEPTED, "batch_3")
+    await queue.command("DEL", found.names.batch("job_0"), found.names.batch("batch_3"))
+    await queue.command("DEL", found.names.open)
+    assert await found.oldest_ended("t", 1, 9) == ["job_0"], "of those that are gone, the oldest"
+
+
+async def test_a_tenant_has_a_number_of_files(queue: Queue) -> None:
+    found = await with_file(queue)
+    await queue.command("ZADD", found.names.files("t"), *(word for n in range(19_999) for word in (0, f"file-{n}")))
+    before = await queue.dump()
+    assert await found.add_batch(BATCH) == (AddCode.TOO_MANY_FILES, "")
+    assert await queue.dump() == before
+    await found.hold(["aa/more"], HOLD_MS)
+    more = replace(INPUT, id="file-more")
+    assert await found.add_file(more, Part("aa/more", 10)) is Addition.TOO_MANY
+    await queue.command("ZREM", found.names.files("t"), "file-1")
+    assert await found.add_batch(BATCH) == (AddCode.ACCEPTED, BATCH.id)
+    assert await found.add_file(more, Part("aa/more", 10)) is Addition.MADE
 
 
 async def test_a_batch_is_taken_by_one(queue: Queue) -> None:

@@ -59,8 +59,9 @@ Test = Callable[..., Coroutine[Any, Any, None]]
 
 
 def test_every_mark_has_a_mutant_and_every_mutant_its_mark() -> None:
-    lua = resources.files("streamfleet.common").joinpath("lua")
-    files = [file for folder in (lua, lua.joinpath("lib")) for file in folder.iterdir() if file.name.endswith(".lua")]
+    packages = [resources.files(f"streamfleet.{name}").joinpath("lua") for name in ("common", "gateway")]
+    folders = [folder for lua in packages for folder in (lua, lua.joinpath("lib"))]
+    files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".lua")]
     marks = [mark for file in files for mark in MARK.findall(file.read_text("utf-8"))]
     assert len(marks) == len(set(marks)), "two statements have the same mark"
     assert set(marks) == {mutant.marked_by for mutant in MUTANTS} - {""}

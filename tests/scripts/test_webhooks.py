@@ -235,6 +235,17 @@ async def test_what_a_silent_deliverer_holds_goes_to_another(queue: Queue) -> No
     assert await hooks.dump() == {"ended": {"m1": NOW}}
 
 
+async def test_what_is_remembered_of_ended_ones_is_bounded(queue: Queue) -> None:
+    hooks = Hooks(queue)
+    for number in range(10 * LIMITS.outstanding + 5):
+        later = hooks.at(NOW + number)
+        await later.announced(f"m{number}")
+        assert await later.settle(await later.one(), DELIVERED)
+    assert await queue.command("ZCARD", hooks.names.ended) == 10 * LIMITS.outstanding
+    assert await queue.command("ZSCORE", hooks.names.ended, "m4") is None
+    assert await queue.command("ZSCORE", hooks.names.ended, "m5") is not None
+
+
 async def test_an_attempt_is_not_ended_by_a_former_one_of_the_same_deliverer(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     former = await hooks.one("d1")

@@ -140,6 +140,16 @@ class BatchSettings(Group):
             "each; 0 for any."
         ),
     )
+    gateway_batches_open_per_tenant: int = Field(
+        200, ge=1, description="How many batches and jobs of a tenant may be open, which have not ended."
+    )
+    gateway_batches_kept_per_tenant: int = Field(
+        5_000,
+        ge=1,
+        description=(
+            "How many batches and jobs of a tenant are kept; beyond it, the oldest that ended go, with their result files."
+        ),
+    )
     gateway_batch_lease_ms: int = Field(
         15_000, ge=500, description="A gateway that is silent for so long loses its batches to others, in ms."
     )
@@ -151,6 +161,15 @@ class BatchSettings(Group):
         ge=1_024,
         description="Largest body of such a call, and most that its requests may have together, in bytes.",
     )
+
+    @model_validator(mode="after")
+    def _open_batches_are_kept(self) -> Self:
+        if self.gateway_batches_kept_per_tenant < self.gateway_batches_open_per_tenant:
+            raise ValueError(
+                "STREAMFLEET_GATEWAY_BATCHES_KEPT_PER_TENANT must be at least "
+                "STREAMFLEET_GATEWAY_BATCHES_OPEN_PER_TENANT: open batches are among those that are kept"
+            )
+        return self
 
     @field_validator("gateway_files")
     @classmethod

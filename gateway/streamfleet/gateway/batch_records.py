@@ -66,7 +66,7 @@ class BatchNames:
         return f"{self.base}stats:{tenant}"
 
     def use(self, tenant: str) -> str:
-        """Hash: bytes of a tenant's files, and bytes of the inputs of its open batches."""
+        """Hash: bytes of a tenant's files, bytes of the inputs of its open batches, and their number."""
         return f"{self.base}use:{tenant}"
 
     def named(self, name: str) -> str:
@@ -181,6 +181,7 @@ class BatchRecord:
         errors: errors of the first refused lines, or of the whole batch; OpenAI's error objects.
         times: epoch ms of each status that it has reached.
         output_bytes, error_bytes: sizes of its two files so far.
+        named: name of its Idempotency-Key; empty for none.
         stumbles: number of times in a row that a gateway gave it up without progress.
     """
 
@@ -211,6 +212,7 @@ class BatchRecord:
     output_bytes: int = 0
     error_bytes: int = 0
     stumbles: int = 0
+    named: str = ""
 
     def fields(self) -> dict[str, str]:
         """The fields that its hash has from the start."""
@@ -225,10 +227,15 @@ class BatchRecord:
             "created_ms": str(self.created_ms),
             "deadline_ms": str(self.deadline_ms),
             "status": self.status,
-            "metadata": json.dumps(self.metadata),
+            "metadata": stored_metadata(self.metadata),
             "callback_url": self.callback_url,
             "total": str(self.total),
         }
+
+
+def stored_metadata(metadata: Mapping[str, str] | None) -> str:
+    """Metadata of a batch as its hash holds it."""
+    return json.dumps(metadata)
 
 
 def read_file(file_id: str, fields: Mapping[bytes, bytes]) -> FileRecord | None:
@@ -268,6 +275,7 @@ def read_batch(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecord | No
             status=_STATUSES[text["status"]],
             metadata=_json(text.get("metadata"), None),
             callback_url=text.get("callback_url", ""),
+            named=text.get("named", ""),
             models={name: (queue, served) for name, (queue, served) in _json(text.get("models"), {}).items()},
             errors=tuple(_json(text.get("errors"), [])),
             times={name: int(text[f"{name}_ms"]) for name in BatchStatus if f"{name}_ms" in text},

@@ -44,6 +44,7 @@ _groups = itertools.count()
 CODES = frozenset({200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 REASONS = (
     "batch_tokens",
+    "batches",
     "body_bytes",
     "body_too_large",
     "body_too_slow",

@@ -368,7 +368,7 @@ def _gateway(p: Patterns) -> list[Grant]:
 
 
 def _files_and_batches(p: Patterns) -> list[Grant]:
-    sorted_sets = ("zadd", "zrem", "zscore", "zrangebyscore", "zrangebylex", "zrevrangebylex")
+    sorted_sets = ("zadd", "zcard", "zrem", "zscore", "zrangebyscore", "zrangebylex", "zrevrangebylex")
     by_tenant, all_tenants = ("files:*", "batches:*", "jobs:*"), ("file_ends", "loose", "open_batches")
     return [
         Grant(
@@ -387,7 +387,7 @@ def _webhooks(p: Patterns) -> list[Grant]:
     return [
         Grant((*groups, "xadd", "xdel", "xread", "xinfo|stream"), p.beside(BOTH, "webhooks:due")),
         Grant(
-            ("zadd", "zrem", "zrange", "zrangebyscore", "zremrangebyscore", "zscore"),
+            ("zadd", "zrem", "zrange", "zrangebyscore", "zremrangebyrank", "zremrangebyscore", "zscore"),
             p.beside(BOTH, "webhooks:later", "webhooks:ended"),
         ),
         Grant(

@@ -19,7 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_file_add: all files of a tenant",
-        "if most > 0 and used + tonumber(ARGV[6]) > most then return 2 end\n",
+        "if most > 0 and used(KEYS[6], 'file_bytes') + tonumber(ARGV[6]) > most then return 2 end\n",
         "",
         "gateway_batches.all_files_of_a_tenant_have_a_limit_together",
     ),
@@ -79,9 +79,20 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_batch_add: all open batches of a tenant",
-        "if most > 0 and queued + bytes > most then return {2, ''} end\n",
+        "if most > 0 and used(KEYS[5], 'queued_bytes') + bytes > most then return {2, ''} end\n",
         "",
         "gateway_batches.open_batches_of_a_tenant_have_a_limit_together",
+    ),
+    Mutant(
+        "gateway_batch_add: a tenant's open batches", caught_by="gateway_batches.a_tenant_has_a_number_of_open_batches"
+    ),
+    Mutant("gateway_batch_finish: one less is open", caught_by="gateway_batches.a_tenant_has_a_number_of_open_batches"),
+    Mutant("gateway_batch_add: a tenant's batches", caught_by="gateway_batches.a_tenant_has_a_number_of_batches"),
+    Mutant(
+        "gateway_batch_add: the number of a tenant's files", caught_by="gateway_batches.a_tenant_has_a_number_of_files"
+    ),
+    Mutant(
+        "gateway_file_add: the number of a tenant's files", caught_by="gateway_batches.a_tenant_has_a_number_of_files"
     ),
     Mutant(
         "gateway_batch_finish: gives room back",

@@ -183,9 +183,11 @@ MUTANTS = (
         "webhooks.a_requeued_one_has_all_its_attempts_again",
     ),
     Mutant(
+        "webhooks: what is remembered is bounded",
+        caught_by="webhooks.what_is_remembered_of_ended_ones_is_bounded",
+    ),
+    Mutant(
         "gateway_change: unless somebody else was faster",
-        "if found ~= ARGV[2] then return found == ARGV[3] and 1 or 0 end\n",
-        "",
-        "webhooks.secrets_are_changed_by_one_at_a_time",
+        caught_by="webhooks.secrets_are_changed_by_one_at_a_time",
     ),
 )

@@ -14,12 +14,14 @@ from typing import Any
 from streamfleet.common.durations import parse_span
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
-from streamfleet.gateway.batch_records import FILE, is_id
+from streamfleet.gateway.batch_records import FILE, is_id, stored_metadata
 from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
 from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read_parameters, request_id
 
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
+MOST_METADATA_BYTES = 16_384
+"""Most bytes of metadata as Redis holds it: JSON, with escapes."""
 LEAST_WINDOW_MS = 1_000
 USUAL_WINDOW = "24h"
 TOO_MUCH_S = 60
@@ -56,7 +58,7 @@ def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> Batch
     if body.get("output_expires_after") is not None:
         text = "is not supported: output files are kept as long as all others, see their expires_at"
         raise InvalidRequest(text, "output_expires_after", "unsupported_parameter")
-    window = _read_text(body, "completion_window")
+    window = _read_text(body, "completion_window").strip()
     return BatchParameters(
         file_id,
         read_endpoint(_read_text(body, "endpoint")),
@@ -83,7 +85,7 @@ def read_window(value: str, most_ms: int, param: str = "completion_window") -> i
 
 
 def read_metadata(value: object) -> Mapping[str, str] | None:
-    """Returns at most 16 pairs of texts. Raises InvalidRequest."""
+    """Returns at most 16 pairs of texts, which are not too large together. Raises InvalidRequest."""
     if value is None:
         return None
     if not isinstance(value, dict) or len(value) > MOST_PAIRS:
@@ -92,6 +94,9 @@ def read_metadata(value: object) -> Mapping[str, str] | None:
         if not isinstance(text, str) or len(text) > MOST_VALUE_CHARS or len(name) > MOST_KEY_CHARS:
             limits = f"at most {MOST_KEY_CHARS} characters with a text of at most {MOST_VALUE_CHARS}"
             raise InvalidRequest(f"must have names of {limits}", f"metadata.{name[:MOST_KEY_CHARS]}")
+    if (size := len(stored_metadata(value))) > MOST_METADATA_BYTES:
+        text = f"must have at most {MOST_METADATA_BYTES} bytes as JSON with all but ASCII escaped, not {size}"
+        raise InvalidRequest(text, "metadata")
     return value
 
 
@@ -144,6 +149,12 @@ def over_token_quota(most_tokens: int) -> ApiError:
     return ApiError(
         429, text, "token_limit_exceeded", LIMITED, "input_file_id", retry_after(TOO_MUCH_S), "batch_tokens"
     )
+
+
+def too_many_batches(most: int) -> ApiError:
+    """Returns the refusal of a batch or job because too many of the tenant have not ended."""
+    text = f"{most} batches and jobs may be open, which have not ended; try again when one has ended"
+    return ApiError(429, text, "too_many_batches", LIMITED, headers=retry_after(TOO_MUCH_S), reason="batches")
 
 
 def input_too_large(most_tokens: int) -> ApiError:

@@ -28,8 +28,8 @@ from streamfleet.producer.client import Client
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"
 MOST_STUMBLES = 10
-MOST_ERRORS = 100
-"""Most refused lines in the batch object; the error file has all of them."""
+MOST_ERRORS, MOST_ERRORS_BYTES = 100, 16_384
+"""Most refused lines in the batch object, and most bytes of them; the error file has all of them."""
 AT_ONCE, CALLS_AT_ONCE = 500, 100
 _OVER = frozenset({Status.CANCELLED, Status.EXPIRED})
 Announce = Callable[[BatchRecord], Awaitable[None]]
@@ -89,7 +89,7 @@ async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
         BatchDeferred: no worker has said yet which models it serves.
     """
     checker, time_slice = claimed.checker(), TimeSlice()
-    total = refused = 0
+    total, refused, room = 0, 0, MOST_ERRORS_BYTES
     errors: list[dict[str, object]] = []
     async for group in claimed.lines():
         for number, text in group:
@@ -97,7 +97,9 @@ async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
             error = await _check_line(claimed, checker, (number, text), expired)
             refused += error is not None
             if error is not None and len(errors) < MOST_ERRORS:
-                errors.append(error_object(error))
+                told = error_object(error)
+                room -= len(json.dumps(told))
+                errors += [told] if room >= 0 else []
             if claimed.ledger.full:
                 raise _too_many_errors(number, errors)
             await time_slice.yield_if_over()

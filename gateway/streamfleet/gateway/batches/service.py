@@ -28,6 +28,7 @@ from streamfleet.gateway.batches.batch_parameters import (
     batch_not_kept,
     input_too_large,
     over_token_quota,
+    too_many_batches,
 )
 from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.monitor import BatchMonitor
@@ -36,7 +37,7 @@ from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
 from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import metrics as file_metrics
-from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
@@ -46,7 +47,8 @@ from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
-LISTED_AT_ONCE = 10
+FORGOTTEN_AT_ONCE = 20
+LISTED_AT_ONCE, FORGET_TRIES = 10, 5
 """A batch may have a hundred errors, which take time to parse."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
 """Most bytes of outputs in a webhook, and of the files read for it: Redis holds every outstanding webhook."""
@@ -161,7 +163,7 @@ class Batching:
 
         Raises:
             Conflict: the name belongs to another request.
-            ApiError: the tenant's open batches are too large with it, or it is too large alone.
+            ApiError: the tenant's open batches are too large with it, or too many, or it is too large alone.
         """
         now_ms = await self.broker.now_ms()
         record = BatchRecord(
@@ -179,10 +181,8 @@ class Batching:
             callback_url=parameters.callback_url or "",
             total=total,
         )
-        most_tokens, kept_ms = self.settings.gateway_batch_tokens_per_tenant, self.settings.gateway_file_ttl_ms
-        code, batch_id = await self.broker.add_batch(
-            record, most_bytes=most_tokens * BYTES_A_TOKEN, naming=naming, kept_ms=parameters.window_ms + kept_ms
-        )
+        most_tokens = self.settings.gateway_batch_tokens_per_tenant
+        code, batch_id = await self._add(record, naming, parameters.window_ms)
         match code:
             case AddCode.NO_FILE:
                 return None
@@ -190,10 +190,42 @@ class Batching:
                 raise _conflict()
             case AddCode.TOO_MUCH:
                 raise await self._quota_error(parameters.input_file_id, most_tokens)
+            case AddCode.TOO_MANY_OPEN | AddCode.TOO_MANY_KEPT:
+                raise too_many_batches(self.settings.gateway_batches_open_per_tenant)
+            case AddCode.TOO_MANY_FILES:
+                raise too_many_files()
             case AddCode.REPEATED:
                 return await self._require_batch(batch_id)
         self.scheduler.wake()
         return record
+
+    async def _add(self, record: BatchRecord, naming: Naming | None, window_ms: int) -> tuple[AddCode, str]:
+        """Add a batch; where the tenant has as many as are kept, the oldest that ended go first."""
+        settings, code, batch_id = self.settings, AddCode.TOO_MANY_KEPT, ""
+        for _ in range(FORGET_TRIES):
+            code, batch_id = await self.broker.add_batch(
+                record,
+                most_bytes=settings.gateway_batch_tokens_per_tenant * BYTES_A_TOKEN,
+                naming=naming,
+                kept_ms=window_ms + settings.gateway_file_ttl_ms,
+                most_open=settings.gateway_batches_open_per_tenant,
+                most_kept=settings.gateway_batches_kept_per_tenant,
+            )
+            if code is not AddCode.TOO_MANY_KEPT or not await self._forget_oldest(record.tenant):
+                break
+        return code, batch_id
+
+    async def _forget_oldest(self, tenant: str) -> int:
+        """Delete some of a tenant's oldest ended batches and jobs, with their result files. Returns how many."""
+        most_open = self.settings.gateway_batches_open_per_tenant
+        ids = await self.broker.oldest_ended(tenant, FORGOTTEN_AT_ONCE, most_open)
+        for batch_id, record in zip(ids, await self.broker.batches(ids), strict=True):
+            results = () if record is None else (record.output_file_id, record.error_file_id)
+            for file in await self.files.broker.files(results):
+                if file is not None and file.tenant == tenant:
+                    await self.files.delete(file)
+            await self.broker.forget(tenant, batch_id, "" if record is None else record.named)
+        return len(ids)
 
     async def _quota_error(self, file_id: str, most_tokens: int) -> ApiError:
         file = await self.files.broker.file(file_id)
@@ -234,7 +266,7 @@ class Batching:
                 tenant=batch.tenant or None,
             )
         except InvalidRequest as error:
-            # The rules for callbacks may have changed since: the batch ends all the same, without a webhook.
+            # No gateway may send to it any more: the batch ends all the same, without a webhook.
             log.warning("callback_refused", batch=batch.id, error=str(error))
 
     async def _outputs(self, job: BatchRecord) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class AddCode(IntEnum):
     TOO_MUCH = 2
     CONFLICT = 3
     REPEATED = 4
+    TOO_MANY_OPEN = 5
+    TOO_MANY_KEPT = 6
+    TOO_MANY_FILES = 7
 
 
 class Naming(NamedTuple):
@@ -129,7 +132,14 @@ class BatchBroker(SharedKeys[BatchNames]):
     """One method for each operation, each one script or one command."""
 
     async def add_batch(
-        self, record: BatchRecord, *, most_bytes: int = 0, naming: Naming | None = None, kept_ms: int = 1
+        self,
+        record: BatchRecord,
+        *,
+        most_bytes: int = 0,
+        naming: Naming | None = None,
+        kept_ms: int = 1,
+        most_open: int = 200,
+        most_kept: int = 5_000,
     ) -> tuple[AddCode, str]:
         """Accept a batch.
 
@@ -138,21 +148,27 @@ class BatchBroker(SharedKeys[BatchNames]):
             most_bytes: most bytes of the inputs of all open batches of the tenant; 0 for no limit.
             naming: a second call with the same name gets the same batch.
             kept_ms: time for which the name is kept.
+            most_open, most_kept: most batches and jobs of the tenant that have not ended, and in all.
 
         Returns:
             The outcome, and the batch's id: for REPEATED the id of the existing batch.
         """
         names = self.names
+        kinds = (JOB, BATCH) if record.id.startswith(JOB) else (BATCH, JOB)
+        mine, others = (names.batches(record.tenant, kind) for kind in kinds)
         keys = [
             names.batch(record.id),
-            names.batches(record.tenant, JOB if record.id.startswith(JOB) else BATCH),
+            mine,
             names.open,
             names.file(record.input_file_id),
             names.use(record.tenant),
             names.named(naming.name if naming else ""),
+            others,
+            names.files(record.tenant),
         ]
-        flat = [word for pair in record.fields().items() for word in pair]
-        limits = [most_bytes, naming.digest if naming else "", kept_ms]
+        fields = record.fields() | ({"named": naming.name} if naming else {})
+        flat = [word for pair in fields.items() for word in pair]
+        limits = [most_bytes, naming.digest if naming else "", kept_ms, most_open, most_kept]
         args = [record.id, record.tenant, record.created_ms, *limits, *flat]
         code, batch_id = await self.connection.script("gateway_batch_add", keys, args)
         return AddCode(code), batch_id.decode()
@@ -180,6 +196,32 @@ class BatchBroker(SharedKeys[BatchNames]):
     async def forget_batches(self, tenant: str, batch_ids: Sequence[str]) -> None:
         """Remove expired batches from the tenant's list."""
         await self.connection.command("ZREM", self.names.batches(tenant), *batch_ids)
+
+    async def oldest_ended(self, tenant: str, most: int, most_open: int) -> list[str]:
+        """Ids of a tenant's oldest batches and jobs that have ended, or are gone; at most `most_open` have not."""
+        ids: list[str] = []
+        for kind in (BATCH, JOB):
+            key = self.names.batches(tenant, kind)
+            ids += await page(self.connection, key, "", most + most_open, newest_first=False)
+        ids.sort(key=lambda batch_id: batch_id.partition("_")[2])  # by time
+        commands = [("HGET", self.names.batch(each), "status") for each in ids]
+        commands += [("ZSCORE", self.names.open, each) for each in ids]
+        replies = await self.connection.pipeline(commands)
+        statuses, scores = replies[: len(ids)], replies[len(ids) :]
+        # One that ended stays among the open ones until its end is announced.
+        found = zip(ids, statuses, scores, strict=True)
+        return [each for each, status, score in found if score is None and status not in _OPEN][:most]
+
+    async def forget(self, tenant: str, batch_id: str, name: str) -> None:
+        """Delete a batch or job that has ended, and its name."""
+        names, kind = self.names, JOB if batch_id.startswith(JOB) else BATCH
+        await self.connection.pipeline(
+            [
+                ("DEL", names.named(name)),
+                ("DEL", names.batch(batch_id)),
+                ("ZREM", names.batches(tenant, kind), batch_id),
+            ]
+        )
 
     async def cancel_batch(self, batch_id: str, tenant: str) -> BatchStatus | None:
         """Cancel a batch. Returns its new status; None if the tenant has no such batch."""

@@ -29,6 +29,7 @@ class Addition(IntEnum):
     TOO_LATE = 0
     MADE = 1
     OVER_QUOTA = 2
+    TOO_MANY = 3
 
 
 class FileBroker(SharedKeys[BatchNames]):

@@ -61,6 +61,8 @@ class Files:
         code = await self.broker.add_file(record, Part(upload.name, upload.bytes), self._most_together)
         if code is Addition.OVER_QUOTA:
             raise self._quota_exceeded()
+        if code is Addition.TOO_MANY:
+            raise too_many_files()
         if code is Addition.TOO_LATE:
             raise StoreUnavailable("the upload took too long: send it again")
         return record
@@ -113,6 +115,12 @@ class Files:
             else:
                 deleted += 1
         return deleted
+
+
+def too_many_files() -> ApiError:
+    """Returns the refusal of a file, or of a batch that would make some."""
+    text = "you have as many files as a tenant may have: delete some, with DELETE /v1/files/ID"
+    return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
 
 class Upload:

@@ -14,10 +14,12 @@ local status = call('HGET', KEYS[1], 'status')
 if status == ARGV[3] then return 1 end
 local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
 local ends = string.format('%.0f', now + tonumber(ARGV[4]))
-local queued = used(KEYS[11], 'queued_bytes')
+local queued, open = used(KEYS[11], 'queued_bytes'), used(KEYS[11], 'open')
 call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then allows the rest too
 local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes', 'queued_bytes')
 give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0, queued)
+-- @guard gateway_batch_finish: one less is open
+give_back(KEYS[11], 'open', 1, open)
 for i = 1, 2 do
   if call('EXISTS', KEYS[2 + 2 * i]) == 1 then
     local file = KEYS[1 + 2 * i]

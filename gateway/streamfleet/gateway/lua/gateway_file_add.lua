@@ -1,4 +1,5 @@
 -- @include gateway_clock
+-- @include gateway_use
 -- Make a file from stored contents.
 -- KEYS: 1 the file, a hash; 2 its contents, a list; 3 the files of its tenant; 4 when files end; 5 contents that no file
 --   owns; 6 what its tenant uses, a hash.
@@ -6,12 +7,14 @@
 --   file ends (epoch ms); 6 its bytes; 7 how many bytes the files of a tenant may have, or 0 for any; then names and values
 --   of its fields.
 -- Returns 1 made, now or by the same call before; 0 the contents have expired, and may be being deleted; 2 the tenant's
---   files would be too large together.
+--   files would be too large together; 3 they would be too many.
 if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
 local held = redis.call('ZSCORE', KEYS[5], ARGV[2])
 if not held or tonumber(held) <= clock_ms(ARGV[4]) then return 0 end
-local used, most = tonumber(redis.call('HGET', KEYS[6], 'file_bytes')) or 0, tonumber(ARGV[7])
-if most > 0 and used + tonumber(ARGV[6]) > most then return 2 end
+local most = tonumber(ARGV[7])
+if most > 0 and used(KEYS[6], 'file_bytes') + tonumber(ARGV[6]) > most then return 2 end
+-- @guard gateway_file_add: the number of a tenant's files
+if redis.call('ZCARD', KEYS[3]) >= MOST_FILES then return 3 end
 redis.call('HSET', KEYS[1], unpack(ARGV, 8))
 redis.call('HINCRBY', KEYS[6], 'file_bytes', ARGV[6])
 redis.call('RPUSH', KEYS[2], ARGV[3])

@@ -89,7 +89,7 @@ def read_prompts(body: Mapping[str, Any], most_bytes: int) -> PromptParameters:
         [_body(prompt, endpoint, system, shared) for prompt in prompts],
         size_bytes,
         endpoint,
-        window,
+        window.strip(),
         read_metadata(body.get("metadata")),
         read_callback(body.get("callback_url")),
     )

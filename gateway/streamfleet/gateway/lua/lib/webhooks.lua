@@ -16,6 +16,8 @@ local function make_due(id) call('XADD', DUE, '*', 'id', id) end
 -- End a webhook; its id is remembered for a while, so that the same event is not announced again.
 local function forget(id, now)
   call('ZADD', ENDED, whole(now), id)
+  -- @guard webhooks: what is remembered is bounded
+  call('ZREMRANGEBYRANK', ENDED, 0, -10 * cfg.outstanding - 1)
   call('HDEL', MESSAGES, id)
   call('HDEL', TRIES, id)
 end
