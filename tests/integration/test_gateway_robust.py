@@ -207,17 +207,37 @@ async def test_chunk_extensions_and_trailers_without_an_end_are_refused(stage: S
     assert stage.gateway.get("/livez").status == 200
 
 
-async def test_connections_beyond_the_limit_are_told_so(stage: Stage) -> None:
+async def test_connections_without_a_key_lock_nobody_out(stage: Stage) -> None:
+    """The longest idle one is closed for a new one: nobody needs a key to be idle, or to ask for /livez."""
     crowd = [stage.gateway.raw() for _ in range(60)]
     try:
-        status, body = await asyncio.to_thread(answered, crowd[-1])
-        assert (status, code(body)) == (503, "too_many_connections")
-        assert stage.gateway.probe("/livez").status == 200, "else Kubernetes would kill the busiest gateway"
-        assert stage.gateway.metric("streamfleet_gateway_connections") >= 40
+        assert await asyncio.to_thread(answered, crowd[0]) == (0, ""), "it gave way"
+        assert stage.gateway.get("/livez").status == 200
+        async with stage.client() as http:
+            assert (await http.post(PATH, json=chat(model="simulated"))).status_code == 200
+        assert stage.gateway.metric('streamfleet_gateway_refused_total{reason="idle_connection"}') >= 20
     finally:
         for connection in crowd:
             connection.close()
     await eventually(lambda: stage.gateway.metric("streamfleet_gateway_connections") < 5, 5)
+
+
+async def test_connections_beyond_the_limit_are_told_so_where_all_have_a_request(stage: Stage) -> None:
+    body = json.dumps(chat(20, model="simulated")).encode()
+    crowd = [stage.gateway.raw() for _ in range(40)]
+    try:
+        for connection in crowd:
+            connection.sendall(head(stage, length=len(body)) + body)
+        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_requests_open") == 40, 10, "all are waiting")
+        with stage.gateway.raw() as one_more:
+            status, text = await asyncio.to_thread(answered, one_more)
+        assert (status, code(text)) == (503, "too_many_connections")
+        assert stage.gateway.probe("/livez").status == 200, "else Kubernetes would kill the busiest gateway"
+    finally:
+        for connection in crowd:
+            connection.close()
+    await eventually(lambda: stage.gateway.metric("streamfleet_gateway_connections") < 5, 5)
+    await nothing_runs(stage)
 
 
 # -- too slow ----------------------------------------------------------------------------------------------

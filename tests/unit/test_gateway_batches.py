@@ -30,6 +30,7 @@ from streamfleet.gateway.batches.lines import LineChecker, LineSet, error_object
 from streamfleet.gateway.batches.routes import batch_object
 from streamfleet.gateway.batches.submitter import PreparedLine, Refused, Submitter, line_request_id
 from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.offload import encode
 from streamfleet.gateway.simple import prompts, reading
 from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
@@ -395,7 +396,7 @@ def test_lines_of_a_job_are_read_as_its_results() -> None:
     refusal = prompts.of_line(refusal_line(BadLine(6, "5", "no such model", "body.model", "model_not_found")))
     assert (refusal["index"], refusal["error"]["code"]) == (5, "model_not_found")
     assert prompts.tokens_of([good, bad]) == (2, 0)
-    assert prompts.outputs_of([good, bad]) == ["hello", None]
+    assert list(prompts.outputs_of(map(encode, [good, bad]))) == ["hello", None]
 
 
 def test_totals_say_how_fast_it_was() -> None:

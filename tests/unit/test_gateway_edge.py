@@ -10,12 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import ASGIApp
 
-from streamfleet.gateway import metrics
-from streamfleet.gateway.connection import LimitedProtocol, Limits, within
-from streamfleet.gateway.edge import Edge
+from streamfleet.gateway.connection import LimitedProtocol
+from tests.unit.gateway_server import connect, refused, served
 from tests.waiting import eventually
 
 SOON_S, PATIENT_S = 0.3, 2.0
@@ -81,23 +79,14 @@ class Telling:
 @asynccontextmanager
 async def asked(app: ASGIApp, write_timeout_s: float, request: bytes = REQUEST) -> AsyncIterator[socket.socket]:
     """A connection that has asked for it."""
-    limits = Limits(128, 32_768, head_timeout_s=10, write_timeout_s=write_timeout_s, connections=10)
-    edge = Edge(app, write_timeout_s)
-    config = uvicorn.Config(edge, http=within(limits), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as opened:
-        serving = asyncio.create_task(server._serve([opened]))  # `serve` would take our signals
-        await eventually(lambda: server.started, 10, "it listens")
-        with socket.create_connection(opened.getsockname(), 10) as connection:
-            await asyncio.to_thread(connection.sendall, request)
+    async with served(app, write_timeout_s) as address:
+        with await connect(address, request) as connection:
             yield connection
-        server.should_exit = True
-        await serving
 
 
 def cut() -> float:
     """Number of callers that were cut."""
-    return float(metrics.REFUSED.labels("slow_reader")._value.get())
+    return refused("slow_reader")
 
 
 async def test_who_takes_nothing_is_cut_off() -> None:
@@ -152,10 +141,12 @@ async def test_the_time_to_read_an_answer_ends_with_the_next_request(monkeypatch
             await receive()
 
     monkeypatch.setattr(LimitedProtocol, "_watch_unread", watch_seen)
-    async with asked(large_then_silent, 60) as connection:
+    async with served(large_then_silent, 60, edge=False) as address:
+        connection = await connect(address, REQUEST)
         await asyncio.wait_for(answered.wait(), 10)
         await asyncio.to_thread(connection.sendall, REQUEST.replace(b"/endless", b"/next"))
         await asyncio.wait_for(next_came.wait(), 10)
+        connection.close()
         assert [timer is not None and timer.cancelled() for timer in timers] == [True]
 
 

@@ -139,9 +139,10 @@ def test_a_page_is_read_and_shown() -> None:
     after = new_id(FILE, 5)
     page = read_page({"after": after, "limit": "2", "order": "asc"}, FILE, 20, 100)
     assert (page.after, page.limit, page.newest_first) == (after, 2, False)
-    shown = page.to_json([{"id": "a"}, {"id": "b"}], more=True)
+    shown = page.to_json(["a", "b", "c"])
     assert (shown["first_id"], shown["last_id"], shown["has_more"]) == ("a", "b", True)
-    assert read_page({}, FILE, 20, 100).to_json([], more=False)["first_id"] is None
+    assert page.to_json(["a", "b"])["has_more"] is False
+    assert read_page({}, FILE, 20, 100).to_json([])["first_id"] is None
 
 
 @pytest.mark.parametrize(

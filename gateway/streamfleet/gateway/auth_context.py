@@ -15,7 +15,7 @@ from starlette.requests import Request
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batches.service import Batching
-from streamfleet.gateway.body import read_body
+from streamfleet.gateway.body import SMALL_ANSWER_BYTES, read_body
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
@@ -53,6 +53,17 @@ class AuthContext:
         """Read the request's body. Raises like `body.read_body`."""
         room = self.gateway.bodies.hold(self.caller.tenant)
         return await read_body(self.request, most_bytes, self.settings.gateway_body_timeout_s, room)
+
+    def hold_body(self, size: int) -> None:
+        """Count bytes of a body as held until the end of the request, or raise ApiError."""
+        room = self.gateway.bodies.hold(self.caller.tenant)
+        self.call.release = room.release
+        room.add(size)
+
+    def hold_answer(self, size: int) -> None:
+        """Count a large answer as held until it is sent. Raises ApiError if there is no room for it."""
+        if size > SMALL_ANSWER_BYTES:
+            self.call.hold_answer(self.gateway.answers, size)
 
     def read_parameters(self, body: Mapping[str, Any]) -> RequestParameters:
         """Read the parameters of a queued request, from the headers and the body. Raises like `read_parameters`."""
@@ -93,6 +104,7 @@ async def authenticate(request: Request, requests: int = 0) -> AuthContext:
     """
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.authenticator.admit(request, requests)
+    call.admit(caller.tenant)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     context = AuthContext(request, gateway, call, caller)
     context.show_limits()

@@ -1,7 +1,8 @@
 """Reads a request's body up to its size limit and within its time limit.
 
 `read_body` returns the bytes. `drop_body` receives, within bounds, the rest of a body that was refused.
-`Bodies` bounds the bytes of all bodies that the gateway holds while it reads them and puts them into a queue.
+`Bodies` bounds the bytes of all bodies that the gateway holds while it reads them and puts them into a queue; another
+one bounds the bytes of answers that are held for their readers.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from starlette.requests import ClientDisconnect, Request
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.call import call_of
-from streamfleet.gateway.errors import AWAY_S, LIMITED, SERVER, ApiError, retry_after
+from streamfleet.gateway.errors import AWAY_S, LIMITED, NOT_AGAIN, SERVER, ApiError, retry_after
 
+SMALL_ANSWER_BYTES = 65_536
+"""Bytes of an answer up to which it is not counted: the limit of connections bounds those."""
 LINGER_BYTES, LINGER_S = 4_194_304, 1.0
 """Bytes and seconds of a refused body that are still received: a client that is cut off while it sends does not read
 the error."""
 
 
 class Bodies:
-    """Bytes of the bodies that a gateway holds at once.
+    """Bytes of the bodies that a gateway holds at once: of requests, or of answers.
 
     Args:
         most_bytes: of all callers together; one tenant has at most half of it. A single body always finds room.
+        answers: True for those of answers.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, *, answers: bool = False) -> None:
         self._most_bytes = most_bytes
+        self._what = "answers" if answers else "bodies"
+        self._reason = "answer_bytes" if answers else "body_bytes"
+        self._metric = metrics.ANSWER_BYTES if answers else metrics.BODY_BYTES
         self._held: Counter[str | None] = Counter()
 
     def hold(self, tenant: str | None) -> Holding:
@@ -48,50 +55,57 @@ class Bodies:
         """
         others, most = self._held.total() - own, self._most_bytes
         if others and others + size > most:
-            text = f"this gateway holds bodies of {others} bytes, and {most} is the limit; try again"
-            raise ApiError(503, text, "too_many_bytes", SERVER, headers=retry_after(AWAY_S), reason="body_bytes")
+            text = f"this gateway holds {self._what} of {others} bytes, and {most} is the limit; try again"
+            raise ApiError(503, text, "too_many_bytes", SERVER, headers=retry_after(AWAY_S), reason=self._reason)
         others, most = self._held[tenant] - own, self._most_bytes // 2
         if tenant is not None and others and others + size > most:
-            text = f"this gateway holds bodies of {others} bytes of this tenant, and {most} is the limit; try again"
-            raise ApiError(429, text, "too_many_bytes", LIMITED, headers=retry_after(AWAY_S), reason="body_bytes")
+            text = (
+                f"this gateway holds {self._what} of {others} bytes of this tenant, and {most} is the limit; try again"
+            )
+            raise ApiError(429, text, "too_many_bytes", LIMITED, headers=retry_after(AWAY_S), reason=self._reason)
 
     def count(self, tenant: str | None, change: int) -> None:
         """Add to the bytes that are held; negative for bytes that are let go."""
-        metrics.BODY_BYTES.inc(change)
+        self._metric.inc(change)
         self._held[tenant] += change
         if not self._held[tenant]:
             del self._held[tenant]  # tenants come and go
 
 
 class Holding:
-    """Bytes of one body that are held. Make it with `Bodies.hold`."""
+    """Bytes of one body that are held. Make it with `Bodies.hold`.
+
+    Attributes:
+        bytes: how many.
+    """
 
     def __init__(self, bodies: Bodies, tenant: str | None) -> None:
-        self._bodies, self._tenant, self._bytes = bodies, tenant, 0
+        self._bodies, self._tenant, self.bytes = bodies, tenant, 0
 
     def expect(self, size: int) -> None:
         """Check, before a body of this size is read, that there is room for it. Raises ApiError."""
-        self._bodies.check(self._tenant, self._bytes, size)
+        self._bodies.check(self._tenant, self.bytes, size)
 
     def add(self, size: int) -> None:
         """Count bytes that have arrived. Raises ApiError if there is no room for them."""
-        self._bodies.check(self._tenant, self._bytes, self._bytes + size)
+        self._bodies.check(self._tenant, self.bytes, self.bytes + size)
         self._bodies.count(self._tenant, size)
-        self._bytes += size
+        self.bytes += size
 
     def release(self) -> None:
         """Count the body as no longer held."""
-        self._bodies.count(self._tenant, -self._bytes)
-        self._bytes = 0
+        self._bodies.count(self._tenant, -self.bytes)
+        self.bytes = 0
 
 
 async def read_body(request: Request, most_bytes: int, timeout_s: float, holding: Holding) -> bytes:
     """Returns the whole body. It counts as held until `Call.release`, or the end of the request.
 
     Raises:
-        ApiError: the body is too large, or too slow, or the gateway holds too many bytes.
+        ApiError: the body is encoded, too large, or too slow, or the gateway holds too many bytes.
         ClientDisconnect: the client left before the body was complete.
     """
+    check_encoding(request)
     call_of(request).release = holding.release
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
@@ -105,6 +119,17 @@ async def read_body(request: Request, most_bytes: int, timeout_s: float, holding
         text = f"the body did not arrive within {timeout_s:g} s"
         headers = {"connection": "close"}
         raise ApiError(408, text, "body_too_slow", headers=headers, reason="body_too_slow") from None
+
+
+def check_encoding(request: Request) -> None:
+    """Refuse a compressed body: nothing here decodes one. Raises ApiError."""
+    named = ",".join(request.headers.getlist("content-encoding")).split(",")
+    coded = [coding for each in named if (coding := each.strip().lower()) not in ("", "identity")]
+    if coded:
+        text = f"a body is taken as it is, without Content-Encoding {coded[0][:40]!r}: send it uncompressed"
+        headers = {"accept-encoding": "identity", **NOT_AGAIN}
+        reason = "content_encoding"
+        raise ApiError(415, text, "unsupported_encoding", param="Content-Encoding", headers=headers, reason=reason)
 
 
 async def drop_body(request: Request) -> bool:

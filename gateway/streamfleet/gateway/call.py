@@ -8,12 +8,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+if TYPE_CHECKING:
+    from streamfleet.gateway.body import Bodies, Holding
+
 
 def _nothing() -> None:
-    """No body is held."""
+    """No body is held, or no connection is to be kept."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,9 @@ class Call:
         body_read: True if the whole body was read.
         refused: reason why the gateway refused it, for the metrics; empty if it did not.
         release: frees what its body holds; called at the end in any case.
+        tenant: of its caller; empty before it is admitted, None where keys are off.
+        keep_connection: keeps its connection from being closed for a new one.
+        answer: bytes of its answer that are held; None for a small answer.
     """
 
     began_s: float
@@ -41,6 +48,26 @@ class Call:
     body_read: bool = False
     refused: str = ""
     release: Callable[[], None] = _nothing
+    tenant: str | None = ""
+    keep_connection: Callable[[], None] = _nothing
+    answer: Holding | None = None
+
+    def admit(self, tenant: str | None) -> None:
+        """Record whose request it is: its connection is then kept until it is answered."""
+        self.tenant = tenant
+        self.keep_connection()
+
+    def hold_answer(self, answers: Bodies, size: int) -> None:
+        """Count bytes of the answer as held until it is sent. Raises ApiError if there is no room for them."""
+        if self.answer is None:
+            self.answer = answers.hold(self.tenant)
+        self.answer.add(size)
+
+    def end(self) -> None:
+        """Free what the request holds."""
+        self.release()
+        if self.answer is not None:
+            self.answer.release()
 
     def set_request_id(self, request_id: str) -> None:
         """Record the id of the queued request that this HTTP request is about."""

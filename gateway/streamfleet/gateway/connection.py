@@ -1,12 +1,14 @@
 """A connection's own limits, which uvicorn has none for: headers too large, too many or too slow, too many connections.
 
 Whatever is sent beyond them is refused with an OpenAI-shaped error, and the connection closed. Nothing grows with what
-a client sends: of headers at most the limit is kept, and of a body what `body` reads.
+a client sends: of headers at most the limit is kept, and of a body what `body` reads. At the limit of connections, the
+one that has been idle for longest is closed for a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +20,9 @@ from streamfleet.gateway.errors import AWAY_S, SERVER, ApiError, retry_after
 
 AHEAD_S = 1.0
 """A client has all bytes of an answer a moment before the gateway is done with it, and may send its next request."""
+LEAST_BYTES_S = 1_024
+"""Pace at which a caller has to take its answer, in bytes a second."""
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Limits:
         headers: of one request, how many.
         header_bytes: of one request, path and all, how large.
         head_timeout_s: how long they may take to arrive.
-        write_timeout_s: how long a caller may take no byte of an answer.
+        write_timeout_s: time over which the pace of a caller that takes its answer is measured.
         connections: at once.
     """
 
@@ -40,9 +45,15 @@ class Limits:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol within limits; make a subclass with `within`."""
+    """uvicorn's protocol within limits; make a subclass with `within`.
+
+    Attributes:
+        limits: of all connections.
+        idle: connections on which no request of an admitted caller is under way, those idle for longest first.
+    """
 
     limits: ClassVar[Limits]
+    idle: ClassVar[dict[LimitedProtocol, None]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,15 +71,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         metrics.CONNECTIONS.inc()
-        if len(self.connections) > self.limits.connections:
+        if len(self.connections) > self.limits.connections and not self._make_room():
             text = f"{self.limits.connections} connections are open, which is the limit; try again"
             headers = retry_after(AWAY_S)
             self._refuse(ApiError(503, text, "too_many_connections", SERVER, headers=headers, reason="connections"))
             return
+        self._is_idle()
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         metrics.CONNECTIONS.dec()
+        self._is_busy()
         self._disarm()
         self._forget_unread()
         super().connection_lost(exc)
@@ -91,7 +104,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """In place of uvicorn's, which is no JSON."""
-        self._refuse(self._refusal or ApiError(400, msg.rstrip("."), "malformed_request", reason="malformed"))
+        self._refuse(self._refusal or _malformed(msg.rstrip(".")))
 
     # -- the parser ----------------------------------------------------------------------------------------
 
@@ -100,7 +113,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head, self._head_count, self._head_bytes = True, 0, 0
         unsent = self.transport.get_write_buffer_size
-        self.scope["state"] |= {"abort": self.transport.abort, "flow": self.flow, "unsent": unsent}
+        state = {"abort": self._abort, "admitted": self._is_busy, "flow": self.flow, "unsent": unsent}
+        self.scope["state"] |= state
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -116,16 +130,18 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        wrong = what_is_malformed(self.parser.get_http_version(), self.url, self.headers)
+        if wrong:
+            self._refusal = _malformed(wrong)
+            raise ValueError(wrong)  # ends the parsing
         self._in_head, self._unproductive_bytes = False, 0
-        if not _has_path(self.url):
-            text = f"{self.url[:200].decode('ascii', 'replace')!r} is not the path of a request; see /openapi.json"
-            self._refusal = ApiError(400, text, "malformed_request", reason="malformed")
-            raise ValueError("no path")  # ends the parsing
         self._requests += 1
         self._disarm()
         before = self.cycle
         super().on_headers_complete()
-        if self.pipeline:
+        if not self.pipeline:
+            self._is_idle()  # until its caller is admitted
+        else:
             self._answered_first = before
             self.loop.call_later(AHEAD_S, self._drop_next, before)
 
@@ -152,6 +168,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- an answer that is complete, and not read -------------------------------------------------------------
 
     def on_response_complete(self) -> None:
+        self._is_idle()
         super().on_response_complete()
         if self.flow.write_paused:  # else little is left, which the event loop may be about to send
             self._watch_unread(self.transport.get_write_buffer_size())
@@ -166,11 +183,44 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _unread(self, before: int) -> None:
         self._unread_timer, unsent = None, self.transport.get_write_buffer_size()
-        if unsent >= before:
+        if unsent and before - unsent < LEAST_BYTES_S * self.limits.write_timeout_s:
             metrics.REFUSED.labels("slow_reader").inc()
             self.transport.abort()
         elif unsent:
             self._watch_unread(unsent)
+
+    # -- room for connections --------------------------------------------------------------------------------
+
+    def _is_idle(self) -> None:
+        """Note that the connection serves no admitted caller, from this moment on."""
+        self._is_busy()
+        if self in self.connections:  # it is not lost
+            self.idle[self] = None
+
+    def _is_busy(self) -> None:
+        self.idle.pop(self, None)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been idle for longest. Returns False if none is idle."""
+        longest = next(iter(self.idle), None)
+        if longest is not None:
+            longest.give_way()
+        return longest is not None
+
+    def give_way(self) -> None:
+        """Close this connection for a new one."""
+        self._is_busy()
+        metrics.REFUSED.labels("idle_connection").inc()
+        if self.transport.get_write_buffer_size():
+            self._abort()  # an orderly close would wait for its reader
+        else:
+            self.transport.close()
+
+    def _abort(self) -> None:
+        """End the connection at once. Nothing is written any more, and uvicorn misses no end of the answer."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        self.transport.abort()
 
     # -- refusing ------------------------------------------------------------------------------------------
 
@@ -189,6 +239,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _answering(self) -> bool:
         return self._requests > 0 and not self.cycle.response_complete
+
+    def _leave_answering(self) -> None:
+        """End the request whose own body is broken, if its answer has not begun: the refusal is its answer."""
+        if self._answering() and not (self._in_head or self.pipeline or self.cycle.response_started):
+            self.cycle.disconnected = self.cycle.response_complete = True
+            self.cycle.message_event.set()
 
     def _arm(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.head_timeout_s, self._too_slow)
@@ -215,6 +271,7 @@ class LimitedProtocol(HttpToolsProtocol):
         metrics.REFUSED.labels(error.reason).inc()
         if self.transport.is_closing():
             return
+        self._leave_answering()
         if not self._answering():  # it would be mixed up with the answer
             body = error.body()
             headers = {
@@ -228,6 +285,27 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+def what_is_malformed(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> str:
+    """Returns what is wrong with the head of a request, or an empty text; the parser has found nothing."""
+    if version not in ("1.0", "1.1"):
+        return f"HTTP/{version} is not spoken here, but HTTP/1.1"
+    if not _has_path(url):
+        return f"{url[:200].decode('ascii', 'replace')!r} is not the path of a request; see /openapi.json"
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and version == "1.1"):
+        return f"a request has one Host header, and this has {len(hosts) or 'none'}"
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        return "the Host header names no host"
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if codings and (version == "1.0" or [value.strip().lower() for value in codings] != [b"chunked"]):
+        return "the only Transfer-Encoding that is taken is chunked, in HTTP/1.1"
+    return ""
+
+
+def _malformed(text: str) -> ApiError:
+    return ApiError(400, text, "malformed_request", reason="malformed")
+
+
 def _has_path(url: bytes) -> bool:
     """True if a request's target names a path: CONNECT's does not, nor a broken absolute one."""
     try:
@@ -238,4 +316,4 @@ def _has_path(url: bytes) -> bool:
 
 def within(limits: Limits) -> type[LimitedProtocol]:
     """The protocol with these limits, for uvicorn to make one of for each connection."""
-    return type("Protocol", (LimitedProtocol,), {"limits": limits})
+    return type("Protocol", (LimitedProtocol,), {"limits": limits, "idle": {}})

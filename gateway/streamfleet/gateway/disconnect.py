@@ -1,13 +1,17 @@
-"""Waits for a future on behalf of a caller who may leave, in a process that may stop.
+"""Waits for a future on behalf of a caller who may leave, in a process that may stop; sends an answer until it leaves.
 
-`DisconnectWatcher` takes the receiving side of the ASGI connection. Nobody else may receive from it meanwhile.
+`DisconnectWatcher` and `Streamed` take the receiving side of the ASGI connection. Nobody else may receive from it
+meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Scope, Send
 
 from streamfleet.gateway.errors import gateway_stopping
 
@@ -63,3 +67,36 @@ class DisconnectWatcher:
         if self._stopping.done():
             raise gateway_stopping()
         return False
+
+
+class Streamed(Response):
+    """An answer in pieces, sent until it is complete or its caller leaves.
+
+    Starlette's class of this kind cancels a task when the caller leaves. That leaves cycles of objects behind, in which
+    the answer stays in memory, and its file open, until the garbage collector runs.
+
+    Args:
+        pieces: of the body; closed at the end in any case.
+        media_type, headers: of the answer.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._pieces = pieces
+        super().__init__(headers=headers, media_type=media_type)
+        if headers is None or "content-length" not in headers:
+            del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature is ASGI's
+        leaving = asyncio.get_running_loop().create_task(wait_for_disconnect(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for piece in self._pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if leaving.done():
+                    return
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()
+            await self._pieces.aclose()

@@ -1,13 +1,15 @@
 """The outermost ASGI layer: gives each request an id, a log line and metrics, and ends it whatever fails inside.
 
 It passes requests to the application and adds headers to the answers. It also gives `streaming` a direct way to the
-connection, and cuts the connection of a caller that stops reading.
+connection. `Answer` bounds what slow readers hold: it sends in pieces that the connection takes, counts large answers
+against the limit of all, and cuts the connection of a caller that does not keep the pace.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from starlette.datastructures import MutableHeaders
@@ -15,8 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from streamfleet.gateway import metrics
+from streamfleet.gateway.body import SMALL_ANSWER_BYTES, Bodies
 from streamfleet.gateway.call import Call
-from streamfleet.gateway.errors import CLIENT_LEFT
+from streamfleet.gateway.connection import LEAST_BYTES_S
+from streamfleet.gateway.errors import CLIENT_LEFT, ApiError
 
 log = structlog.get_logger(__name__)
 PROBES = frozenset({"/health", "/livez", "/readyz"})
@@ -24,10 +28,12 @@ PROBES = frozenset({"/health", "/livez", "/readyz"})
 QUIET = PROBES | {"/ui/api/overview"}
 """Logged at the debug level only: probes and an open page send a request every few seconds."""
 MOST_PATH_CHARS = 200
+MOST_HELD_S = 600.0
+"""Time in which a reader has to take what is held for it: the more that is, the faster."""
 
 
 class SlowReader(Exception):
-    """The caller does not read its answer."""
+    """The caller does not read its answer, or too slowly."""
 
 
 class DirectWriter:
@@ -64,12 +70,13 @@ class Edge:
 
     Args:
         app: the application, which answers errors too.
-        write_timeout_s: longest time in which a caller may read nothing.
+        write_timeout_s: time over which the pace of a reader is measured.
+        answers: bytes of the large answers that are held; None for no limit of them.
     """
 
-    def __init__(self, app: ASGIApp, write_timeout_s: float) -> None:
+    def __init__(self, app: ASGIApp, write_timeout_s: float, answers: Bodies | None = None) -> None:
         self._app = app
-        self._write_timeout_s = write_timeout_s
+        self._write_timeout_s, self._answers = write_timeout_s, answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,54 +90,139 @@ class Edge:
             scope = {**scope, "method": "GET"}  # uvicorn keeps the original scope, and sends no body
         if flow is not None and abort is not None:
             state["direct_writer"] = DirectWriter(send, flow, abort)
+        call.keep_connection = state.get("admitted", call.keep_connection)
+        answer = Answer(send, call, flow, state.get("unsent"), self._answers, self._write_timeout_s)
         metrics.OPEN.inc()
         try:
-            await self._app(scope, receive, self._sender(call, send, flow, state.get("unsent")))
+            await self._app(scope, receive, answer.send)
         except SlowReader:
             call.refused = "slow_reader"
+            _cut(scope)
+        except ApiError as error:  # for its answer, which has begun, there is no room
+            call.refused = error.reason
             _cut(scope)
         except Exception:
             log.exception("request_broke", http_id=call.id, path=scope["path"][:MOST_PATH_CHARS])
             if not call.complete:  # an answer that has begun cannot become an error
                 _cut(scope)
         finally:
-            call.release()
+            call.end()
             metrics.OPEN.dec()
             _tell(call, scope)
 
-    def _sender(self, call: Call, send: Send, flow: FlowControl | None, unsent: Callable[[], int] | None) -> Send:
-        loop = asyncio.get_running_loop()
 
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                call.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in call.headers.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("x-request-id", call.id)
-                headers.setdefault("x-content-type-options", "nosniff")
-                headers.setdefault("openai-processing-ms", str(round((loop.time() - call.began_s) * 1000)))
-            if flow is not None and unsent is not None and flow.write_paused:
-                await self._taken(flow, unsent)
-            await send(message)  # the connection is not paused, so this does not wait
-            call.complete = message["type"] == "http.response.body" and not message.get("more_body")
+class Answer:
+    """The answer to one request, on its way to the connection.
 
-        return sending
+    Args:
+        send: of the connection.
+        call: state of the request.
+        flow, unsent: flow control of the connection, and how many bytes it has not sent; None where there is none.
+        answers: bytes of large answers that are held; None for no limit of them.
+        timeout_s: time over which the pace of the reader is measured.
+    """
 
-    async def _taken(self, flow: FlowControl, unsent: Callable[[], int]) -> None:
-        """Wait until the connection takes more.
+    def __init__(
+        self,
+        send: Send,
+        call: Call,
+        flow: FlowControl | None,
+        unsent: Callable[[], int] | None,
+        answers: Bodies | None,
+        timeout_s: float,
+    ) -> None:
+        self._send, self._call, self._flow, self._unsent = send, call, flow, unsent
+        self._answers, self._timeout_s = answers, timeout_s
+        self._replaced = self._judging = False
+        self._waited_s, self._taken_bytes = 0.0, 0
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the application, once the connection takes it.
 
         Raises:
-            SlowReader: the caller read no byte for the whole time-out.
+            SlowReader: the reader does not keep the pace.
+            ApiError: a large part of an answer that has begun finds no room.
         """
-        while flow.write_paused:
-            before = unsent()
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+            return
+        if self._replaced:
+            return
+        body: bytes = message.get("body", b"")
+        if len(body) > SMALL_ANSWER_BYTES:
+            self._hold(len(body))
+            first = 0
+            while len(body) - first > SMALL_ANSWER_BYTES:
+                await self._pass({**message, "body": body[first : first + SMALL_ANSWER_BYTES], "more_body": True})
+                first += SMALL_ANSWER_BYTES
+            message = {**message, "body": body[first:]}
+        await self._pass(message)
+        self._call.complete = not message.get("more_body")
+
+    async def _begin(self, message: Message) -> None:
+        call, headers = self._call, MutableHeaders(scope=message)
+        error: ApiError | None = None
+        size = headers.get("content-length")
+        if size is not None and int(size) > SMALL_ANSWER_BYTES and call.answer is None:
             try:
-                async with asyncio.timeout(self._write_timeout_s):
-                    await flow.drain()
-            except TimeoutError:
-                if unsent() >= before:
-                    raise SlowReader from None
+                self._hold(int(size))
+            except ApiError as refusal:
+                error = refusal
+                body = error.body()
+                message["status"], call.refused = error.status, error.reason
+                for name, value in {**error.headers, "content-length": str(len(body))}.items():
+                    headers[name] = value
+                headers["content-type"] = "application/json"
+        call.status = message["status"]
+        for name, value in call.headers.items():
+            headers.setdefault(name, value)
+        headers.setdefault("x-request-id", call.id)
+        headers.setdefault("x-content-type-options", "nosniff")
+        took_s = asyncio.get_running_loop().time() - call.began_s
+        headers.setdefault("openai-processing-ms", str(round(took_s * 1000)))
+        await self._pass(message)
+        if error is not None:
+            await self._pass({"type": "http.response.body", "body": error.body()})
+            self._replaced = call.complete = True
+
+    def _hold(self, size: int) -> None:
+        """Count an answer that holds so many bytes at once. Raises ApiError if there is no room for it."""
+        held = 0 if self._call.answer is None else self._call.answer.bytes
+        if self._answers is not None and size > held:
+            self._call.hold_answer(self._answers, size - held)
+
+    async def _pass(self, message: Any) -> None:
+        if self._flow is not None and self._unsent is not None and self._flow.write_paused:
+            await self._wait(self._flow, self._unsent)
+        await self._send(message)  # the connection is not paused, so this does not wait
+
+    async def _wait(self, flow: FlowControl, unsent: Callable[[], int]) -> None:
+        """Wait until the connection takes more. Raises SlowReader."""
+        if self._judging:  # another part of the same stream waits, and judges
+            await flow.drain()
+            return
+        loop = asyncio.get_running_loop()
+        self._judging = True
+        try:
+            while flow.write_paused:
+                before, since_s = unsent(), loop.time()
+                try:
+                    async with asyncio.timeout(self._timeout_s - self._waited_s):
+                        await flow.drain()
+                except TimeoutError:
+                    pass
+                self._waited_s += loop.time() - since_s
+                self._taken_bytes += before - unsent()
+                if self._waited_s >= self._timeout_s:
+                    self._judge()
+        finally:
+            self._judging = False
+
+    def _judge(self) -> None:
+        held = 0 if self._call.answer is None else self._call.answer.bytes
+        if self._taken_bytes < max(LEAST_BYTES_S, held / MOST_HELD_S) * self._waited_s:
+            raise SlowReader
+        self._waited_s, self._taken_bytes = 0.0, 0
 
 
 def _cut(scope: Scope) -> None:
@@ -148,6 +240,8 @@ def _tell(call: Call, scope: Scope) -> None:
     metrics.SECONDS.labels(*labels).observe(seconds)
     if call.refused:
         metrics.REFUSED.labels(call.refused).inc()
+    elif not call.complete:
+        call.facts["left"] = True
     write = log.debug if path in QUIET else log.info
     write(
         "http_request",

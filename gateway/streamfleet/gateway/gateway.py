@@ -59,6 +59,7 @@ class Gateway:
         authenticator: authenticates callers, and applies their rate limits.
         budget: tokens that callers may use.
         bodies: bytes of the bodies that the gateway holds.
+        answers: bytes of the large answers that it holds for their readers.
         ui_session: state of the operators' page.
         stopping: done when waiting callers have to be sent to another gateway. All wait for it: never cancel it.
         draining: True after SIGTERM: no new caller may be sent here.
@@ -70,6 +71,7 @@ class Gateway:
         self.clock = SystemClock()
         self.queues = Queues(queue_settings)
         self.bodies = Bodies(settings.gateway_max_held_bytes)
+        self.answers = Bodies(settings.gateway_max_held_bytes, answers=True)
         self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
         rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)

@@ -43,15 +43,18 @@ LAG_EVERY = 4
 _groups = itertools.count()
 CODES = frozenset({200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
 REASONS = (
+    "answer_bytes",
     "batch_tokens",
     "batches",
     "body_bytes",
     "body_too_large",
     "body_too_slow",
     "connections",
+    "content_encoding",
     "file_quota",
     "headers_too_large",
     "headers_too_slow",
+    "idle_connection",
     "key",
     "lane",
     "malformed",
@@ -60,6 +63,7 @@ REASONS = (
     "requests_per_minute",
     "slow_reader",
     "tokens_per_minute",
+    "uploads",
 )
 
 REQUESTS = Counter(
@@ -101,6 +105,9 @@ CONNECTIONS_LIMIT = Gauge(
 )
 BODY_BYTES = Gauge(
     "streamfleet_gateway_body_bytes", "Bytes of request bodies that are held at the moment.", registry=REGISTRY
+)
+ANSWER_BYTES = Gauge(
+    "streamfleet_gateway_answer_bytes", "Bytes of large answers that are held for their readers.", registry=REGISTRY
 )
 DEADLINE = Gauge(
     "streamfleet_gateway_deadline_seconds", "Deadline of a request whose caller names none.", registry=REGISTRY

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from fastapi.responses import StreamingResponse
+from streamfleet.gateway.disconnect import Streamed
 
 P = ParamSpec("P")
 T = TypeVar("T")
 SMALL_BYTES = 16_384
 SLICE_S = 0.005
-PIECE_CHARS = 65_536
+PIECE_BYTES = 65_536
 _THREAD = ThreadPoolExecutor(1, "offload")
 """One thread for all callers: the interpreter runs one at a time, and each more makes the event loop wait longer."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
@@ -50,26 +50,54 @@ class TimeSlice:
             self._since_s = time.monotonic()
 
 
-class StreamedJson(StreamingResponse):
+class StreamedJson(Streamed):
     """An object as JSON, encoded and sent in pieces, of any size.
 
     Args:
-        value: any object that `json` can encode.
+        value: any object that `json` can encode, not empty.
+        lists: further fields: lists whose items are encoded already, or while they are sent.
     """
 
-    def __init__(self, value: Mapping[str, Any]) -> None:
-        super().__init__(_pieces(value), media_type="application/json")
+    def __init__(self, value: Mapping[str, Any], **lists: Iterable[bytes]) -> None:
+        super().__init__(_pieces(value, lists), "application/json")
 
 
-async def _pieces(value: Mapping[str, Any]) -> AsyncIterator[bytes]:
-    time_slice = TimeSlice()
-    texts: list[str] = []
-    chars = 0
-    for text in _ENCODER.iterencode(value):
-        texts.append(text)
-        chars += len(text)
-        if chars >= PIECE_CHARS:
-            yield "".join(texts).encode(errors="backslashreplace")
-            texts, chars = [], 0
+def encode(value: object) -> bytes:
+    """Returns a value as JSON."""
+    return _ENCODER.encode(value).encode(errors="backslashreplace")
+
+
+async def encode_all(values: Iterable[object]) -> list[bytes]:
+    """Returns each value as JSON, with pauses in between."""
+    time_slice, found = TimeSlice(), []
+    for value in values:
+        found.append(encode(value))
         await time_slice.yield_if_over()
-    yield "".join(texts).encode(errors="backslashreplace")
+    return found
+
+
+async def _pieces(value: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> AsyncGenerator[bytes, None]:
+    time_slice = TimeSlice()
+    texts: list[bytes] = []
+    size = 0
+    for text in _texts(value, lists):
+        texts.append(text)
+        size += len(text)
+        if size >= PIECE_BYTES:
+            yield b"".join(texts)
+            texts, size = [], 0
+        await time_slice.yield_if_over()
+    yield b"".join(texts)
+
+
+def _texts(value: Mapping[str, Any], lists: Mapping[str, Iterable[bytes]]) -> Iterator[bytes]:
+    last = ""
+    for text in _ENCODER.iterencode(value):
+        yield last.encode(errors="backslashreplace")
+        last = text  # the closing brace comes behind the lists
+    for name, items in lists.items():
+        yield b"," + encode(name) + b":["
+        for number, item in enumerate(items):
+            yield b"," + item if number else item
+        yield b"]"
+    yield last.encode()

@@ -51,7 +51,7 @@ def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: L
         SettingsError: the Redis URL cannot be parsed, or the port is taken.
     """
     logs.configure(log_settings)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # errors of clients are in the metrics
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the edge tells of each request, with its id
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     with listen(settings.gateway_host, settings.gateway_port) as opened:
@@ -132,7 +132,7 @@ def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
         settings.gateway_max_connections,
     )
     return uvicorn.Config(
-        Edge(build(gateway), settings.gateway_write_timeout_s),
+        Edge(build(gateway), settings.gateway_write_timeout_s, gateway.answers),
         http=within(limits),
         ws="none",
         lifespan="off",

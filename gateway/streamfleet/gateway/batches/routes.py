@@ -18,7 +18,7 @@ from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.paging import read_page
-from streamfleet.gateway.offload import StreamedJson
+from streamfleet.gateway.offload import StreamedJson, encode_all
 
 MOST_BODY_BYTES = 65_536
 USUAL_LISTED, MOST_LISTED = 20, 100
@@ -57,7 +57,9 @@ async def batches(request: Request) -> Response:
     context = await authenticate(request)
     page = read_page(request.query_params, BATCH, USUAL_LISTED, MOST_LISTED)
     found = await context.batching.list_batches(context.tenant, page.after, page.limit + 1)
-    return StreamedJson(page.to_json([batch_object(batch) for batch in found[: page.limit]], len(found) > page.limit))
+    items = await encode_all(map(batch_object, found[: page.limit]))
+    context.hold_answer(sum(map(len, items)))
+    return StreamedJson(page.to_json([batch.id for batch in found]), data=items)
 
 
 @router.get("/v1/batches/{batch_id}", **operation({200: _BATCH}, (404,)))

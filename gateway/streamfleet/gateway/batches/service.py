@@ -41,7 +41,7 @@ from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import PATIENCE_S, Queues
-from streamfleet.gateway.simple.prompts import outputs_of, results_of
+from streamfleet.gateway.simple.prompts import has_results, outputs_of, results_of
 from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 from streamfleet.gateway.webhooks.service import Webhooks
 
@@ -272,9 +272,10 @@ class Batching:
     async def _outputs(self, job: BatchRecord) -> dict[str, Any]:
         """Returns the outputs of a job for its webhook, or a link to them if they are too large."""
         with contextlib.suppress(ContentGone, StoreUnavailable):
-            results = await results_of(self.files, job, MOST_RESULT_BYTES)
-            if results is not None and len(json.dumps(outputs := outputs_of(results))) <= MOST_OUTPUT_BYTES:
-                return {"outputs": outputs}
+            if has_results(job, MOST_RESULT_BYTES):
+                outputs = list(outputs_of(await results_of(self.files, job)))
+                if len(json.dumps(outputs)) <= MOST_OUTPUT_BYTES:
+                    return {"outputs": outputs}
         return {"outputs": None, "outputs_url": f"/v1/batch/{job.id}"}
 
     async def _sweep_forever(self) -> None:

@@ -1,6 +1,6 @@
 """Pages of a list, in OpenAI's pagination. Pure.
 
-A query goes in, a `Page` comes out; its `to_json` makes the answer.
+A query goes in, a `Page` comes out; its `to_json` makes what is beside the items in the answer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ class Page:
     limit: int
     newest_first: bool
 
-    def to_json(self, data: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
-        """Returns the page as OpenAI shows it."""
+    def to_json(self, ids: Sequence[str]) -> dict[str, Any]:
+        """Returns the page as OpenAI shows it, without its data.
+
+        Args:
+            ids: of the items that were found, with one more than the limit if there are more.
+        """
         return {
             "object": "list",
-            "data": list(data),
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": more,
+            "first_id": ids[0] if ids else None,
+            "last_id": ids[: self.limit][-1] if ids else None,
+            "has_more": len(ids) > self.limit,
         }
 
 

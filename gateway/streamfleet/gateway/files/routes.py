@@ -5,28 +5,32 @@ Handlers move bytes between the caller and `Files`. A tenant sees only its own f
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import FILE, FileRecord, is_id
 from streamfleet.gateway.broker.files import Deletion
+from streamfleet.gateway.disconnect import Streamed
 from streamfleet.gateway.document import BYTES, FORM, TEXT, answers, body, enum_of, operation, paging, query
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files import metrics
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.paging import Page, read_page
-from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.files.store import BLOCK_BYTES, ContentGone
 from streamfleet.gateway.files.upload import receive_file
-from streamfleet.gateway.offload import StreamedJson
+from streamfleet.gateway.offload import StreamedJson, encode_all
 
 VISIBLE = ("batch", "batch_output")
 """Purposes of files that callers see; those of the simple service stay hidden."""
 MOST_LISTED = 10_000
 LOOK_AT = 500
+MOST_HELD_BYTES = 2 * BLOCK_BYTES
+"""Bytes of a content that are held for its reader at most."""
 router = APIRouter(tags=["files"])
 _PAGES = (
     *paging(MOST_LISTED, MOST_LISTED),
@@ -57,8 +61,9 @@ async def files(request: Request) -> Response:
     page = read_page(request.query_params, FILE, 10_000, MOST_LISTED)
     purpose = request.query_params.get("purpose")
     wanted = VISIBLE if purpose is None else tuple(name for name in VISIBLE if name == purpose)
-    found = await _list_files(context.files, context.tenant, page, wanted)
-    return StreamedJson(page.to_json(found[: page.limit], len(found) > page.limit))
+    ids, items = await _list_files(context.files, context.tenant, page, wanted)
+    context.hold_answer(sum(map(len, items)))
+    return StreamedJson(page.to_json(ids), data=items[: page.limit])
 
 
 @router.get("/v1/files/{file_id}", **operation({200: answers("File")}, (404,)))
@@ -73,6 +78,7 @@ async def content(request: Request, file_id: str) -> Response:
     context = await authenticate(request)
     record = await find_file(context, file_id)
     parts = await context.files.broker.parts(file_id)
+    context.hold_answer(min(sum(part.bytes for part in parts), MOST_HELD_BYTES))
     blocks = context.files.read(parts)
     try:
         first = await anext(blocks, b"")  # after the headers, a missing content could not be reported
@@ -83,7 +89,7 @@ async def content(request: Request, file_id: str) -> Response:
         # A browser has to save the content, never to show it.
         "content-disposition": f'attachment; filename="{record.id}.jsonl"',
     }
-    return StreamingResponse(_chain(first, blocks), media_type="application/octet-stream", headers=headers)
+    return Streamed(_chain(first, blocks), "application/octet-stream", headers)
 
 
 @router.delete("/v1/files/{file_id}", **operation({200: answers("FileDeleted")}, (404, 409)))
@@ -128,21 +134,26 @@ def file_object(record: FileRecord) -> dict[str, Any]:
     }
 
 
-async def _chain(first: bytes, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for block in blocks:
-        yield block
+async def _chain(first: bytes, blocks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(blocks):
+        yield first
+        async for block in blocks:
+            yield block
 
 
-async def _list_files(files: Files, tenant: str, page: Page, purposes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Returns the items of a page, and one more if there are more."""
-    found: list[dict[str, Any]] = []
+async def _list_files(
+    files: Files, tenant: str, page: Page, purposes: tuple[str, ...]
+) -> tuple[list[str], list[bytes]]:
+    """Returns the ids and the items of a page, and one more if there are more."""
+    found: list[str] = []
+    items: list[bytes] = []
     after = page.after
     while len(found) <= page.limit:
         ids = await files.broker.file_ids(tenant, after, LOOK_AT, newest_first=page.newest_first)
-        records = await files.broker.files(ids)
-        found += [file_object(record) for record in records if record is not None and record.purpose in purposes]
+        records = [record for record in await files.broker.files(ids) if record and record.purpose in purposes]
+        found += [record.id for record in records]
+        items += await encode_all(map(file_object, records))
         if len(ids) < LOOK_AT:
             break
         after = ids[-1]
-    return found[: page.limit + 1]
+    return found[: page.limit + 1], items

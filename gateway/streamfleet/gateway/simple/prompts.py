@@ -7,7 +7,7 @@ results, or from the lines of a job's files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from streamfleet.gateway.batch_records import BatchRecord
 from streamfleet.gateway.batches.batch_parameters import read_callback, read_metadata
 from streamfleet.gateway.batches.lines import number_lines
 from streamfleet.gateway.files.files import Files
-from streamfleet.gateway.offload import TimeSlice
+from streamfleet.gateway.offload import TimeSlice, encode
 from streamfleet.gateway.simple.reading import utf8_bytes
 
 ENDPOINTS = (CHAT, COMPLETIONS)
@@ -153,27 +153,32 @@ def of_line(text: bytes) -> dict[str, Any]:
     }
 
 
-async def results_of(files: Files, job: BatchRecord, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]] | None:
-    """Returns the results of a job's prompts, in their order; None while it runs, or if its files are too large.
+def has_results(job: BatchRecord, most_bytes: int = MOST_BYTES) -> bool:
+    """True if the results of a job's prompts are shown: it has ended, and its files are not too large."""
+    return job.status.ended and job.output_bytes + job.error_bytes <= most_bytes
+
+
+async def results_of(files: Files, job: BatchRecord) -> list[bytes]:
+    """Returns the results of a job's prompts as JSON, in their order. As objects they would take several times as much.
 
     Raises:
         ContentGone, StoreUnavailable: the files cannot be read.
     """
-    if not job.status.ended or job.output_bytes + job.error_bytes > most_bytes:
-        return None
-    found, time_slice = [], TimeSlice()
+    found: list[tuple[int, bytes]] = []
+    time_slice = TimeSlice()
     for file_id in (job.output_file_id, job.error_file_id):
         parts = await files.broker.parts(file_id)
-        async for group in number_lines(files.read(parts), most_bytes):
+        async for group in number_lines(files.read(parts), MOST_BYTES):
             for _, text in group:
-                found.append(of_line(text))
+                result = of_line(text)
+                found.append((int(result["index"]), encode(result)))
                 await time_slice.yield_if_over()
-    return sorted(found, key=lambda each: int(each["index"]))
+    return [text for _, text in sorted(found)]
 
 
-def outputs_of(results: Iterable[Mapping[str, Any]]) -> list[str | None]:
-    """The texts of the answers, in the order of `results`; None for a prompt that failed."""
-    return [result["output"] for result in results]
+def outputs_of(results: Iterable[bytes]) -> Iterator[str | None]:
+    """Yields the texts of the answers, in the order of `results`; None for a prompt that failed."""
+    return (json.loads(result)["output"] for result in results)
 
 
 def tokens_of(results: Iterable[Mapping[str, Any]]) -> tuple[int, int]:

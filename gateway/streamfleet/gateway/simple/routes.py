@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -24,9 +24,17 @@ from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.inference import GRACE_S
-from streamfleet.gateway.offload import StreamedJson, offload
+from streamfleet.gateway.offload import StreamedJson, encode, encode_all, offload
 from streamfleet.gateway.simple import jobs
-from streamfleet.gateway.simple.prompts import PromptParameters, outputs_of, read_prompts, results_of, tokens_of, totals
+from streamfleet.gateway.simple.prompts import (
+    PromptParameters,
+    has_results,
+    outputs_of,
+    read_prompts,
+    results_of,
+    tokens_of,
+    totals,
+)
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.sync import SyncCall
 from streamfleet.gateway.token_budget import expected_tokens
@@ -61,9 +69,11 @@ async def sync(request: Request) -> Response:
         if reservation is not None:
             used = call.used(reservation.tokens)
             context.gateway.run_in_background(context.gateway.budget.settle(reservation, used), "settle tokens")
-    return StreamedJson(
-        _results_object(context, call.id, results, (asyncio.get_running_loop().time() - began_s) * 1000)
-    )
+    took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+    answer = _results_object(context, call.id, results, took_ms)
+    encoded = await encode_all(results)
+    context.hold_answer(sum(map(len, encoded)))
+    return _with_results(answer, encoded)
 
 
 @router.post(
@@ -118,16 +128,19 @@ async def job(request: Request, batch_id: str) -> Response:
     context = await authenticate(request)
     record = await find_batch(context, batch_id, JOB)
     answer = jobs.job_object(record, await context.batching.broker.now_ms())
-    if record.status.ended:
-        try:
-            results = await results_of(context.files, record)
-        except ContentGone:
-            raise content_gone() from None
-        answer["outputs"] = None if results is None else outputs_of(results)
-        answer["results"] = results
-        answer["output_file_id"] = record.output_file_id if record.output_bytes else None
-        answer["error_file_id"] = record.error_file_id if record.error_bytes else None
-    return StreamedJson(answer)
+    if not record.status.ended:
+        return StreamedJson(answer)
+    answer["output_file_id"] = record.output_file_id if record.output_bytes else None
+    answer["error_file_id"] = record.error_file_id if record.error_bytes else None
+    if not has_results(record):
+        return StreamedJson({**answer, "results": None})
+    context.hold_answer(record.output_bytes + record.error_bytes)
+    try:
+        results = await results_of(context.files, record)
+    except ContentGone:
+        raise content_gone() from None
+    del answer["outputs"]
+    return _with_results(answer, results)
 
 
 @router.post("/v1/batch/{batch_id}/cancel", **operation({200: _JOB}, (404, 409)))
@@ -166,7 +179,7 @@ async def _check_model(context: AuthContext, model: object) -> None:
 def _results_object(
     context: AuthContext, batch_id: str, results: list[dict[str, Any]], latency_ms: float
 ) -> dict[str, Any]:
-    """Returns the answer, and adds it to the tenant's statistics."""
+    """Returns the answer without the results, and adds it to the tenant's statistics."""
     succeeded = sum(each["status"] == "succeeded" for each in results)
     prompt_tokens, completion_tokens = tokens_of(results)
     ended = {"succeeded": succeeded, "failed": len(results) - succeeded}
@@ -184,11 +197,13 @@ def _results_object(
         "batch_id": batch_id,
         "object": "batch.result",
         "status": "completed" if succeeded else "failed",
-        "outputs": outputs_of(results),
-        "results": results,
         **ended,
         **totals(prompt_tokens, completion_tokens, len(results), latency_ms),
     }
+
+
+def _with_results(answer: Mapping[str, Any], results: Sequence[bytes]) -> Response:
+    return StreamedJson(answer, outputs=map(encode, outputs_of(results)), results=results)
 
 
 async def _wait_for_results(context: AuthContext, call: SyncCall, wait_s: float) -> list[dict[str, Any]]:

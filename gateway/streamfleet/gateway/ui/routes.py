@@ -72,6 +72,7 @@ async def _require_operator(request: Request) -> None:
         call_of(request).facts["key"] = caller.owner
     if not caller.operator:
         raise operator_required()
+    call_of(request).admit(caller.tenant)
     if request.method == "POST":
         check_json(request.headers)
 
