@@ -51,7 +51,7 @@ class Place:
 
     async def add(self, data: bytes = b"{}") -> FileRecord:
         """A file."""
-        upload = await self.files.begin_upload()
+        upload = await self.files.begin_upload("t")
         await upload.write(data)
         await upload.close()
         return await self.files.add(upload, "t", "in.jsonl", "batch")
@@ -76,7 +76,7 @@ async def test_a_file_is_read_as_it_was_uploaded(place: Place) -> None:
 
 
 async def test_an_upload_beyond_the_limit_is_refused_while_it_comes(place: Place) -> None:
-    upload = await place.files.begin_upload()
+    upload = await place.files.begin_upload("t")
     with pytest.raises(InvalidRequest, match="larger than"):
         await write_much(upload)
     assert upload.bytes <= MOST_BYTES + 100_000
@@ -90,7 +90,7 @@ async def write_much(upload: Upload) -> None:
 
 
 async def test_what_a_dead_gateway_left_is_deleted_in_time(place: Place) -> None:
-    upload = await place.files.begin_upload()
+    upload = await place.files.begin_upload("t")
     await upload.write(b"x" * 2_000_000)
     assert place.stored == 1
     place.clock.now_ms += UPLOAD_HOLD_MS - 1

@@ -81,7 +81,11 @@ async def test_a_content_stays_where_its_file_may_have_been_made(error: Exceptio
             aborted.append(True)
 
     class Files:
-        async def begin_upload(self) -> Upload:
+        async def check_quota(self, *_: object) -> None:
+            pass
+
+        async def begin_upload(self, tenant: str) -> Upload:
+            assert tenant == "t"
             return Upload()
 
         async def add(self, *_: object) -> None:

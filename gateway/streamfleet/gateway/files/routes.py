@@ -45,8 +45,8 @@ async def upload(request: Request) -> JSONResponse:
     """Store a file."""
     context = await authenticate(request, requests=1)
     settings = context.settings
-    with metrics.count_upload():
-        await context.files.check_quota(context.tenant)
+    with metrics.count_upload(), context.files.place(context.tenant):
+        context.hold_body(context.files.store.upload_bytes)
         record = await receive_file(
             request, context.files, context.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
         )

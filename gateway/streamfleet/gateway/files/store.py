@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -30,6 +30,8 @@ T = TypeVar("T")
 BLOCK_BYTES = 262_144
 PART_BYTES = 8_388_608
 """Bytes sent to an object store at once. Each content in progress holds so many in memory; s3fs's default is 50 MiB."""
+UPLOAD_BYTES = 262_144
+"""Bytes of an upload on their way from the connection to the store."""
 THREADS = 8
 
 
@@ -68,6 +70,11 @@ class Store:
         """True if other machines may reach the store; a local folder counts as not shared, even if it is a mount."""
         return not isinstance(self._files, (LocalFileSystem, MemoryFileSystem))
 
+    @property
+    def upload_bytes(self) -> int:
+        """Bytes of one upload that are in memory at most, about."""
+        return UPLOAD_BYTES + (PART_BYTES if self.shared else 0)
+
     def new_name(self, owner: str) -> str:
         """Returns a new name for a content of this file."""
         chance = secrets.token_hex(8)
@@ -84,7 +91,7 @@ class Store:
         await writer.write(data)
         await writer.close()
 
-    async def read(self, name: str) -> AsyncIterator[bytes]:
+    async def read(self, name: str) -> AsyncGenerator[bytes, None]:
         """Yields a content, in blocks.
 
         Raises:
@@ -134,7 +141,7 @@ class Writer:
     def __init__(self, file: Any, do: Callable[..., Any]) -> None:
         self._file, self._run_on_thread = file, do
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Append data."""
         await self._run_on_thread(self._file.write, data)
         metrics.BYTES.labels(metrics.WRITTEN).inc(len(data))

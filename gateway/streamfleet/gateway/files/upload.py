@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
 from streamfleet.gateway.batch_records import FileRecord
+from streamfleet.gateway.body import check_encoding
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files, Upload
@@ -64,7 +66,7 @@ class Form:
         self.complete = False
         self._parts = 0
         self._part = _Part()
-        self._pieces: list[bytes] = []
+        self._pieces: list[memoryview] = []
         try:
             self._parser = MultipartParser(
                 options[b"boundary"],
@@ -82,18 +84,21 @@ class Form:
         except FormParserError as error:
             raise _broken(error) from None
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Parse a piece. Returns the pieces of the file in it.
+    def feed(self, data: bytes) -> list[memoryview]:
+        """Parse a piece. Returns the pieces of the file in it, which are no copies.
 
         Raises:
             InvalidRequest: the data is no form, or not such a form.
         """
-        self._pieces = []
+        pieces: list[memoryview] = []
+        self._pieces = pieces
         try:
             self._parser.write(data)
         except FormParserError as error:
             raise _broken(error) from None
-        return self._pieces
+        finally:
+            self._pieces = []  # a form that waits for more keeps nothing
+        return pieces
 
     def _begin(self) -> None:
         self._parts += 1
@@ -129,7 +134,7 @@ class Form:
     def _data(self, data: bytes, start: int, end: int) -> None:
         part = self._part
         if part.filename is not None:
-            self._pieces.append(data[start:end])
+            self._pieces.append(memoryview(data)[start:end])
             return
         part.value += data[start:end]
         if len(part.value) > MOST_FIELD_BYTES:
@@ -158,6 +163,8 @@ def _broken(error: FormParserError) -> InvalidRequest:
 
 FORM_BYTES = 65_536
 """Most bytes of a form, in addition to the file."""
+LEAST_BYTES_S = 16_384
+"""Pace at which an upload has to come, in bytes a second."""
 PURPOSES = ("batch",)
 LEAST_KEPT_S, MOST_KEPT_S = 3_600, 2_592_000
 _SECONDS = re.compile(r"[0-9]{1,9}")
@@ -171,19 +178,22 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         files: destination.
         tenant: owner of the file.
         most_bytes: limit for the file.
-        idle_s: longest time without a byte.
+        idle_s: time over which the pace of the client is measured.
 
     Raises:
         InvalidRequest: a field is wrong, or the file is too large; nothing is kept.
-        ApiError: the client is too slow.
+        ApiError: the client is too slow, its file too large for its tenant, or its body encoded.
         ClientDisconnect: the client left; nothing is kept.
     """
+    check_encoding(request)
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most_bytes + FORM_BYTES:
+    least = int(announced) - FORM_BYTES if announced.isdecimal() else 0
+    if least > most_bytes:
         text = f"the file is larger than {most_bytes} bytes, which is the limit"
         raise InvalidRequest(text, FILE, "request_too_large")
+    await files.check_quota(tenant, max(least, 1))
     form = Form(request.headers.get("content-type"))
-    upload = await files.begin_upload()
+    upload = await files.begin_upload(tenant)
     adding = False
     try:
         await _read(request, form, upload, idle_s, most_bytes + FORM_BYTES)
@@ -199,33 +209,67 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
 
 
 async def _read(request: Request, form: Form, upload: Upload, idle_s: float, most_bytes: int) -> None:
-    size = 0
-    async for data in _pieces(request, idle_s):
-        size += len(data)
+    size, client = 0, _Client(request, idle_s)
+    while not client.call.body_read:
+        size += await _take(client, form, upload)
         if size > most_bytes:
             raise InvalidRequest(f"is larger than {most_bytes} bytes", "body", "request_too_large")
-        for piece in form.feed(data):
-            await upload.write(piece)
     if not form.complete:
         raise InvalidRequest("the form ends in the middle", "body", "invalid_form")
     if not upload.bytes:
         raise InvalidRequest("is missing or empty", FILE, "missing_required_parameter")
 
 
-async def _pieces(request: Request, idle_s: float) -> AsyncIterator[bytes]:
-    call = call_of(request)
-    while not call.body_read:
-        try:
-            async with asyncio.timeout(idle_s):
-                message = await request.receive()
-        except TimeoutError:
-            text = f"nothing of the upload came for {idle_s:g} s"
-            headers = {"connection": "close"}
-            raise ApiError(408, text, "body_too_slow", headers=headers, reason="body_too_slow") from None
+async def _take(client: _Client, form: Form, upload: Upload) -> int:
+    """Write what comes next. Returns its length. A function of its own, so that nothing of it is kept afterwards."""
+    data = await client.receive()
+    for piece in form.feed(data):
+        await upload.write(piece)
+    return len(data)
+
+
+class _Client:
+    """The sender of an upload, who has to keep a pace.
+
+    Attributes:
+        call: state of the request.
+    """
+
+    def __init__(self, request: Request, idle_s: float) -> None:
+        self.call = call_of(request)
+        self._request, self._idle_s = request, idle_s
+        self._flow: FlowControl | None = request.scope["state"].get("flow")
+        self._waited_s, self._came = 0.0, 0
+
+    async def receive(self) -> bytes:
+        """Returns what comes next. Raises ApiError, ClientDisconnect."""
+        loop = asyncio.get_running_loop()
+        message = None
+        while message is None:
+            since_s = loop.time()
+            try:
+                async with asyncio.timeout(self._idle_s - self._waited_s):
+                    message = await self._request.receive()
+            except TimeoutError:
+                pass
+            self._waited_s += loop.time() - since_s
+            if self._waited_s >= self._idle_s:
+                self._judge()
         if message["type"] != "http.request":
             raise ClientDisconnect
-        call.body_read = not message.get("more_body", False)
-        yield message.get("body", b"")
+        self.call.body_read = not message.get("more_body", False)
+        data: bytes = message.get("body", b"")
+        self._came += len(data)
+        if self._flow is not None and not self.call.body_read:
+            self._flow.pause_reading()  # until this is written: `receive` resumes
+        return data
+
+    def _judge(self) -> None:
+        if self._came < LEAST_BYTES_S * self._idle_s:
+            text = f"the upload came with less than {LEAST_BYTES_S} bytes a second for {self._idle_s:g} s"
+            headers = {"connection": "close"}
+            raise ApiError(408, text, "body_too_slow", headers=headers, reason="body_too_slow")
+        self._waited_s, self._came = 0.0, 0
 
 
 def check_fields(fields: Mapping[str, str]) -> tuple[str, int | None]:

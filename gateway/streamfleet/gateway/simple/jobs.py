@@ -47,7 +47,7 @@ async def accept(context: AuthContext, prompts: PromptParameters, lane: Lane, na
     before = None if naming is None else await context.batching.find_named(naming)
     if before is not None:
         return before
-    upload, time_slice = await files.begin_upload(), TimeSlice()
+    upload, time_slice = await files.begin_upload(context.tenant), TimeSlice()
     try:
         for number, body in enumerate(prompts.bodies):
             line = await offload(prompts.size_bytes // len(prompts.bodies), input_line, number, prompts.endpoint, body)
