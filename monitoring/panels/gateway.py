@@ -76,8 +76,11 @@ CALLERS = (
     ),
     Panel(
         "Bodies",
-        "Bytes of request bodies that are held, while they are read and put into a queue.",
-        [(f"streamfleet_gateway_body_bytes{{{ONE}}}", "{{instance}}")],
+        "Bytes of request bodies that are held, while they are read and put into a queue, and of large answers.",
+        [
+            (f"streamfleet_gateway_body_bytes{{{ONE}}}", "{{instance}} requests"),
+            (f"streamfleet_gateway_answer_bytes{{{ONE}}}", "{{instance}} answers"),
+        ],
         "bytes",
     ),
     Panel(

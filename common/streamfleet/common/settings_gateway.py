@@ -113,7 +113,9 @@ class BatchSettings(Group):
         0, ge=0, description="How many bytes all files of a tenant may have together; 0 for any."
     )
     gateway_upload_idle_s: float = Field(
-        30.0, gt=0, description="How long an upload may send nothing, in seconds; then it is cut off."
+        30.0,
+        gt=0,
+        description="Seconds over which the pace of an upload is measured: below 16 KiB a second, it is cut off.",
     )
     gateway_batch_window: int = Field(
         1_000, ge=1, le=100_000, description="How many requests of one batch are in the queue at most."
@@ -261,7 +263,11 @@ class GatewaySettings(BatchSettings, WebhookSettings):
             "should not have. Empty: REDIS_URL."
         ),
     )
-    gateway_max_connections: int = Field(4_096, ge=1, description="Most connections at once; others get a 503.")
+    gateway_max_connections: int = Field(
+        4_096,
+        ge=1,
+        description="Most connections at once: the longest idle one is closed for a new one; where none is, a 503.",
+    )
     gateway_max_headers: int = Field(128, ge=16, description="Most headers of one request.")
     gateway_max_header_bytes: int = Field(
         32_768, ge=1_024, le=1_048_576, description="Largest path and headers of one request together, in bytes."
@@ -270,8 +276,8 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         268_435_456,
         ge=1_048_576,
         description=(
-            "Most bytes of request bodies that are held at once, while they are read and put into a queue; others get "
-            "a 503. One tenant has at most half of it; then it gets a 429."
+            "Most bytes of request bodies that are held at once, while they are read and put into a queue, and of "
+            "large answers while they are sent. Others get a 503. One tenant has at most half of it, then a 429."
         ),
     )
     gateway_head_timeout_s: float = Field(
@@ -281,7 +287,12 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         60.0, gt=0, description="How long the body of a request may take to arrive, in seconds."
     )
     gateway_write_timeout_s: float = Field(
-        30.0, gt=0, description="How long a caller may take no byte of an answer, in seconds; then it is cut off."
+        30.0,
+        gt=0,
+        description=(
+            "Seconds over which the pace of a caller that takes its answer is measured: below 1 KiB a second, "
+            "it is cut off."
+        ),
     )
     gateway_keep_alive_s: int = Field(
         75, ge=1, description="How long a connection without a request is kept; longer than a load balancer does."
