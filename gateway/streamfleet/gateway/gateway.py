@@ -13,7 +13,6 @@ import structlog
 from starlette.requests import Request
 
 from streamfleet.common.clock import SystemClock
-from streamfleet.common.connection import Connection
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
@@ -23,7 +22,7 @@ from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.models import Models
-from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.queues import Queues, open_connection
 from streamfleet.gateway.tenant_rules import TenantRules
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.session import UiSession
@@ -40,7 +39,7 @@ def open_gateway_broker(queue: QueueSettings, settings: GatewaySettings) -> Gate
         SettingsError: the Redis URL cannot be parsed.
     """
     return GatewayBroker(
-        Connection(queue.redis_url.get_secret_value(), PATIENCE_S),
+        open_connection(queue),
         GatewayNames(queue.key_prefix),
         settings.gateway_requests_per_minute,
         settings.gateway_tokens_per_minute,

@@ -6,7 +6,6 @@ seconds for a queue.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings_gateway import ModelRoute
 from streamfleet.gateway.errors import NO_WORKER_S, SERVER, ApiError, retry_after
+from streamfleet.gateway.queues import Shared
 from streamfleet.operator.fleet import WorkerView
 
 REUSE_S = 2.0
@@ -55,7 +55,7 @@ class Models:
         self._look = look
         self._clock = clock
         self._seen: dict[str, tuple[float, Sequence[WorkerView]]] = {}
-        self._looking = asyncio.Lock()
+        self._looking: Shared[None] = Shared()
 
     @property
     def queues(self) -> list[str]:
@@ -114,15 +114,12 @@ class Models:
 
     async def _workers(self, queue: str) -> Sequence[WorkerView]:
         """Workers of a queue, read at most two seconds ago."""
-        if self._is_old(queue):
-            async with self._looking:  # one reading for all who wait for it
-                if self._is_old(queue):
-                    found = await self._look(queue)
-                    self._seen[queue] = (self._clock.monotonic(), found)
+        if queue not in self._seen or self._clock.monotonic() - self._seen[queue][0] >= REUSE_S:
+            await self._looking.run(queue, lambda: self._look_at(queue))
         return self._seen[queue][1]
 
-    def _is_old(self, queue: str) -> bool:
-        return queue not in self._seen or self._clock.monotonic() - self._seen[queue][0] >= REUSE_S
+    async def _look_at(self, queue: str) -> None:
+        self._seen[queue] = (self._clock.monotonic(), await self._look(queue))
 
 
 def model_not_found(model: str) -> ApiError:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Expected, Submission
+from streamfleet.common.connection import ANSWER_TIMEOUT_S
 from streamfleet.common.errors import ClientClosed, InvalidRequest, NotPermitted, RequestLost, ResultTimeout
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
@@ -57,6 +58,8 @@ class Client:
         queue: name of the queue; default: STREAMFLEET_QUEUE, then ``default``.
         settings: all settings of the queue, in place of the environment; `url` and `queue` take precedence.
         patience_s: time for which an operation is retried while Redis cannot be reached, in seconds; None for ever.
+        answer_timeout_s: longest wait of one try for Redis's answer, in seconds. If that is shorter than the patience,
+            an operation ends within the patience also if Redis hangs.
         notify: True to get notifications of results. False polls for results, up to a second late; use it in clients
             that enqueue and leave, which would not read notifications.
 
@@ -72,12 +75,13 @@ class Client:
         *,
         settings: QueueSettings | None = None,
         patience_s: float | None = 5.0,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
         notify: bool = True,
     ) -> None:
         given = {} if settings is None else settings.model_dump()
         given |= {name: value for name, value in (("redis_url", url), ("queue", queue)) if value is not None}
         self.settings = load(QueueSettings, **given)
-        self._patience_s = patience_s
+        self._patience_s, self._answer_timeout_s = patience_s, answer_timeout_s
         self._notify = notify
         self._asks_to_cancel = False
         self._parts: _Parts | None = None
@@ -86,7 +90,7 @@ class Client:
     async def __aenter__(self) -> Self:
         if self._parts is not None and not self._parts.broker.connection.abandoned:
             self._parts.broker.connection.check()
-        broker = ProducerBroker.open(self.settings, self._patience_s)
+        broker = ProducerBroker.open(self.settings, self._patience_s, self._answer_timeout_s)
         try:
             await broker.connection.ping()
             await broker.refresh_configuration()
@@ -127,7 +131,12 @@ class Client:
 
     def another(self) -> Client:
         """A client with the same arguments, not open."""
-        return Client(settings=self.settings, patience_s=self._patience_s, notify=self._notify)
+        return Client(
+            settings=self.settings,
+            patience_s=self._patience_s,
+            answer_timeout_s=self._answer_timeout_s,
+            notify=self._notify,
+        )
 
     @property
     def broker(self) -> ProducerBroker:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 import redis.exceptions
 
-from streamfleet.common.connection import Connection, MissingGroup, another_type
+from streamfleet.common.connection import ANSWER_TIMEOUT_S, Connection, MissingGroup, another_type
 from streamfleet.common.errors import SettingsError, openai_error
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.limits import QueueLimits
@@ -39,13 +39,18 @@ class BrokerBase:
         self.configure(limits or QueueLimits())
 
     @classmethod
-    def open(cls, settings: QueueSettings, patience_s: float | None = 5.0) -> Self:
+    def open(
+        cls,
+        settings: QueueSettings,
+        patience_s: float | None = 5.0,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> Self:
         """Returns the broker of the queue that the settings name, on a new connection; sends nothing yet.
 
         Raises:
             SettingsError: the Redis URL cannot be read.
         """
-        connection = Connection(settings.redis_url.get_secret_value(), patience_s)
+        connection = Connection(settings.redis_url.get_secret_value(), patience_s, answer_timeout_s)
         return cls(connection, Keys(settings.queue, settings.key_prefix), settings.limits())
 
     @classmethod

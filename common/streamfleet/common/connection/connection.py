@@ -15,9 +15,11 @@ from tenacity import (
     RetryCallState,
     retry_if_exception_type,
     stop_after_delay,
+    stop_before_delay,
     stop_never,
     wait_random_exponential,
 )
+from tenacity.stop import StopBaseT
 
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import check_options
@@ -37,6 +39,9 @@ BLOCK_MARGIN_S = 5.0
 CHECK_AFTER_S = 3.0
 """Delay of an answer after which its connection is checked, in seconds."""
 LAST_TIMEOUT_S = 2.0
+LEAST_TRY_S = 0.5
+"""Least time of the second try, in seconds: it goes over a new connection, and so succeeds if only the first was dead,
+or if this process was held up."""
 
 
 class Connection:
@@ -49,17 +54,20 @@ class Connection:
         url: ``redis://``, ``rediss://``, ``unix://``, or one for Sentinels or a cluster:
             ``redis+sentinel://host:26379,host:26379/service/0``, ``redis+cluster://host:6379,host:6379``.
         patience_s: time for which an operation is retried while Redis cannot be reached; None for ever.
+        answer_timeout_s: longest wait of one try for its answer, in seconds. If that is shorter than the patience, all
+            tries together take no longer than the patience.
 
     Attributes:
-        answer_timeout_s: longest wait of one try for its answer, in seconds.
+        answer_timeout_s: as given; it may be changed.
 
     Raises:
         SettingsError: the URL cannot be read.
     """
 
-    def __init__(self, url: str, patience_s: float | None = 5.0) -> None:
-        self.address, self.answer_timeout_s = safe_address(url), ANSWER_TIMEOUT_S
+    def __init__(self, url: str, patience_s: float | None = 5.0, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self.address, self.answer_timeout_s = safe_address(url), answer_timeout_s
         self._patience_s = patience_s
+        self._bounded = patience_s is not None and answer_timeout_s < patience_s
         self._hashes: dict[str, str] = {}
         self._blocked: ServerClients | None = None
         self._process = os.getpid()
@@ -252,20 +260,32 @@ class Connection:
             return await clients.commands.send(*_by_text(verb, keys, args))
 
     async def _patiently(self, work: Callable[[ServerClients], Awaitable[T]], blocks_s: float = 0.0) -> T:
+        now = asyncio.get_running_loop().time
+        end_s = now() + blocks_s + self._patience_s if self._patience_s and self._bounded else None
         try:
             return await self._once(work, blocks_s)
         except BrokerUnavailable:
             if self._patience_s == 0:
                 raise
+        stop: StopBaseT = stop_never
+        if end_s is not None:
+            stop = stop_before_delay(end_s - now())
+        elif self._patience_s is not None:
+            stop = stop_after_delay(self._patience_s)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(BrokerUnavailable),
-            stop=stop_never if self._patience_s is None else stop_after_delay(self._patience_s),
+            stop=stop,
             wait=wait_random_exponential(multiplier=0.05, max=2.0),
             sleep=self.rest,
             before_sleep=self._say_waiting,
             reraise=True,
         )
-        return await retrying(self._once, work, blocks_s)
+
+        async def again() -> T:
+            left_s = None if end_s is None else max(LEAST_TRY_S, end_s - now())
+            return await self._once(work, blocks_s, left_s)
+
+        return await retrying(again)
 
     async def _once(
         self, work: Callable[[ServerClients], Awaitable[T]], blocks_s: float = 0.0, margin_s: float | None = None

@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common.connection import Connection
 from streamfleet.common.errors import Conflict, InvalidRequest, StreamfleetError
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
@@ -40,7 +39,7 @@ from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
-from streamfleet.gateway.queues import PATIENCE_S, Queues
+from streamfleet.gateway.queues import Queues, open_connection
 from streamfleet.gateway.simple.prompts import has_results, outputs_of, results_of
 from streamfleet.gateway.token_budget import BYTES_A_TOKEN
 from streamfleet.gateway.webhooks.service import Webhooks
@@ -84,7 +83,7 @@ class Batching:
         self.settings = settings
         self._webhooks = webhooks
         self._store = Store(settings.gateway_files)
-        connection = Connection(queue_settings.redis_url.get_secret_value(), PATIENCE_S)
+        connection = open_connection(queue_settings)
         names = BatchNames(GatewayNames(queue_settings.key_prefix).base)
         self.broker = BatchBroker(connection, names)
         self.files = Files(

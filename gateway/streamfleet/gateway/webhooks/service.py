@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from streamfleet.common.clock import Clock, SystemClock
-from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.broker.webhooks import WebhookBroker
+from streamfleet.gateway.queues import open_connection
 from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames, message_id
 from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits, Deliverer
@@ -41,7 +41,6 @@ MOST_BODY_BYTES = 32_768
 LOOK_UP_S = 5.0
 ANY_POLICY = Policy(allow_private=True, allow_http=True, ports=(0,))
 """What some gateway may allow."""
-PATIENCE_S = 5.0
 _TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 
 
@@ -51,7 +50,7 @@ def open_webhook_broker(queue: QueueSettings, settings: WebhookSettings) -> Webh
     Raises:
         SettingsError: the Redis URL cannot be parsed.
     """
-    connection = Connection(queue.redis_url.get_secret_value(), PATIENCE_S)
+    connection = open_connection(queue)
     return WebhookBroker(connection, WebhookNames(queue.key_prefix), WebhookLimits.of(settings))
 
 
