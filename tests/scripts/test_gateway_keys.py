@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -52,6 +53,17 @@ async def keys(any_redis_url: str) -> AsyncIterator[Keys]:
     yield keys
     for broker in keys.opened:
         await broker.close()
+
+
+@contextlib.asynccontextmanager
+async def emptied(url: str) -> AsyncIterator[Keys]:
+    """The same for a test that also runs without a guard, with no fixtures but this URL."""
+    keys = Keys(url)
+    await keys.broker.connection.command("FLUSHALL")
+    try:
+        yield keys
+    finally:
+        await keys.broker.close()
 
 
 async def test_who_has_a_key_is_let_in_and_nobody_else(keys: Keys) -> None:
@@ -165,8 +177,8 @@ NAMED = Held("default", "r-2", named=True)
 LOOK_MS, REMEMBER_MS = 30_000, 86_400_000
 
 
-async def reserve(keys: Keys, tokens: int, held: Held = HELD, replaces: str = "") -> Reserved:
-    return await keys.broker.reserve(ID, 100, tokens, held, LOOK_MS, replaces=replaces)
+async def reserve(keys: Keys, tokens: int, held: Held = HELD, replaces: str = "", least: int | None = None) -> Reserved:
+    return await keys.broker.reserve(ID, 100, tokens, held, LOOK_MS, replaces=replaces, least=least)
 
 
 async def settle(keys: Keys, reserved: Reserved, used: int | None, held: Held = HELD) -> bool:
@@ -219,6 +231,38 @@ async def test_a_named_request_is_remembered_as_settled(keys: Keys, any_raw_redi
     assert not await settle(keys, first, 40, NAMED), "that was another request"
     assert await settle(keys, second, 5, NAMED)
     assert await left(keys) == 55
+
+
+async def test_what_may_use_more_than_is_left_takes_all_of_it(redis_url: str) -> None:
+    async with emptied(redis_url) as keys:
+        await takes_all(keys)
+
+
+async def takes_all(keys: Keys) -> None:
+    await keys.add(tokens=100)
+    first = await reserve(keys, 8_000, NAMED, least=10)
+    assert (first.code, first.taken, first.tokens.left) == (ReserveCode.TAKEN, 100, 0)
+    again = await reserve(keys, 8_000, NAMED, least=10)
+    assert (again.code, again.taken) == (ReserveCode.TAKEN_BEFORE, 100)
+    short = await reserve(keys, 8_000, least=10)
+    assert (short.code, short.wait_ms) == (ReserveCode.TOO_FEW, 6_000), "one at a time"
+    await settle(keys, first, 60, NAMED)
+    second = await reserve(keys, 8_000, least=10)
+    assert (second.code, second.taken) == (ReserveCode.TAKEN, 40), "what the first did not use"
+    await settle(keys, second, 500)
+    assert await left(keys) == -460
+
+
+async def test_a_debt_is_kept_until_it_has_filled_up(redis_url: str) -> None:
+    """Also by a request that is counted meanwhile."""
+    async with emptied(redis_url) as keys:
+        await keys.add(requests=50, tokens=100)
+        await settle(keys, await reserve(keys, 1), 50_000)
+        bucket = keys.broker.names.allowance(ID)
+        assert 499 * MINUTE < await keys.broker.connection.command("PTTL", bucket) <= 500 * MINUTE
+        keys.now_ms += 600 * MINUTE
+        assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
+        assert await keys.broker.connection.command("PTTL", bucket) > 499 * MINUTE
 
 
 async def test_a_reservation_is_due_for_one_gateway_at_a_time(keys: Keys) -> None:

@@ -34,7 +34,9 @@ from streamfleet.gateway.offload import encode
 from streamfleet.gateway.simple import prompts, reading
 from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
+from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.producer.batch_lines import BadLine, BatchLine, answer_line, refusal_line
+from tests.clocks import HandClock
 
 DAY_MS = 86_400_000
 
@@ -242,8 +244,12 @@ async def test_every_line_is_reserved_before_it_is_enqueued() -> None:
             yield PreparedLine(BatchLine(number, f"c-{number}", "/v1/chat/completions", {}), "default", submission)
 
     claimed = SimpleNamespace(
-        dependencies=SimpleNamespace(settings=SimpleNamespace(gateway_batch_window=10), queues=None),
-        batch=SimpleNamespace(deadline_ms=10**15),
+        dependencies=SimpleNamespace(
+            settings=SimpleNamespace(gateway_batch_window=10),
+            queues=None,
+            budget=TokenBudget(None, cast("Any", None), 1, HandClock(), cast("Any", None)),
+        ),
+        batch=record(deadline_ms=10**15),
         cancelling=False,
         mark=0,
         reserve=reserve,

@@ -48,7 +48,7 @@ class Refusing:
 
 
 def sweeping(broker: Refusing) -> asyncio.Task[None]:
-    budget = TokenBudget(cast("Any", broker), cast("Queues", None), 60_000, HandClock())
+    budget = TokenBudget(cast("Any", broker), cast("Queues", None), 60_000, HandClock(), cast("Any", None))
     return asyncio.create_task(budget._sweep_forever())
 
 

@@ -38,7 +38,7 @@ from streamfleet.gateway.errors import (
     retry_after,
 )
 from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced_models
-from streamfleet.gateway.token_budget import expected_tokens, used_tokens
+from streamfleet.gateway.token_budget import UNTOLD_CONTEXT, Demand, expected_tokens, used_tokens
 from streamfleet.operator.fleet import WorkerView, worker_views
 
 NOW = 1_790_000_000_000
@@ -344,15 +344,35 @@ def test_without_its_extra_there_is_one_line_that_says_so() -> None:
 
 
 def test_tokens_that_a_request_may_use() -> None:
-    assert expected_tokens(CHAT, {"max_tokens": 50}, 400) == 151
-    assert expected_tokens(CHAT, {"max_completion_tokens": 10, "max_tokens": 50, "n": 3}, 40) == 41
-    assert expected_tokens(CHAT, {}, 40) == 11
-    assert expected_tokens(EMBEDDINGS, {"max_tokens": 9}, 40) == 11
-    assert expected_tokens(RESPONSES, {"max_output_tokens": 9}, 40) == 20
-    assert expected_tokens(RERANK, {"max_tokens": 9}, 40) == 11
-    assert expected_tokens(CHAT, {"max_tokens": "many", "n": -4}, 0) == 1
-    assert expected_tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 40) == 31, "each prompt"
-    assert expected_tokens(COMPLETIONS, {"prompt": [1, 2], "max_tokens": 5}, 40) == 16, "one prompt in tokens"
+    def tokens(endpoint: str, body: Any, size: int, context: int | None = None) -> int:
+        demand = expected_tokens(endpoint, body, size, context)
+        assert demand.least == demand.most
+        return demand.most
+
+    assert tokens(CHAT, {"max_tokens": 50}, 400) == 151
+    assert tokens(CHAT, {"max_completion_tokens": 10, "max_tokens": 50, "n": 3}, 40) == 41
+    assert tokens(CHAT, {"max_completion_tokens": "50", "max_tokens": 1}, 40) == 61, "what the engine takes"
+    assert tokens(CHAT, {"max_tokens": 5.0, "n": "2"}, 40) == 21
+    assert tokens(CHAT, {"max_tokens": 10**6}, 40, context=100) == 111, "no more than the engine has"
+    assert tokens(EMBEDDINGS, {"max_tokens": 9}, 40) == 11
+    assert tokens(EMBEDDINGS, {"input": [[1] * 30, [2]]}, 40) == 31, "prompts in tokens"
+    assert tokens(RESPONSES, {"max_output_tokens": 9}, 40) == 20
+    assert tokens(RERANK, {"max_tokens": 9}, 40) == 11
+    assert tokens(COMPLETIONS, {"max_tokens": 20, "max_completion_tokens": 1}, 40) == 31
+    assert tokens(COMPLETIONS, {"prompt": "a"}, 40) == 27, "by OpenAI's API"
+    assert tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 40) == 31, "each prompt"
+    assert tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2, "best_of": "3"}, 40) == 41
+    assert tokens(COMPLETIONS, {"prompt": [1, 2], "max_tokens": 5}, 40) == 16, "one prompt in tokens"
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, RESPONSES])
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": None}, {"max_tokens": -1}, {"max_tokens": "many"}])
+def test_what_limits_no_output_may_use_all_that_the_engine_has(endpoint: str, limit: Any) -> None:
+    if endpoint == RESPONSES:
+        limit = {"max_output_tokens": limit.get("max_tokens")}
+    assert expected_tokens(endpoint, limit, 40, context=100) == Demand(111, 12)
+    assert expected_tokens(endpoint, limit | {"n": 3}, 40, context=100) == Demand(311, 212), "one of them as a debt"
+    assert expected_tokens(endpoint, limit, 40) == Demand(11 + UNTOLD_CONTEXT, 12)
 
 
 def test_tokens_that_it_used() -> None:

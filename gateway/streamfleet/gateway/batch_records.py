@@ -180,6 +180,7 @@ class BatchRecord:
         models: queue and served name of each model, as found when the lines were checked.
         errors: errors of the first refused lines, or of the whole batch; OpenAI's error objects.
         times: epoch ms of each status that it has reached.
+        payer, tokens_per_minute: id and limit of the API key whose tokens its lines use up; empty and 0 for none.
         output_bytes, error_bytes: sizes of its two files so far.
         named: name of its Idempotency-Key; empty for none.
         stumbles: number of times in a row that a gateway gave it up without progress.
@@ -209,6 +210,8 @@ class BatchRecord:
     models: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     errors: tuple[Mapping[str, Any], ...] = ()
     times: Mapping[str, int] = field(default_factory=dict)
+    payer: str = ""
+    tokens_per_minute: int = 0
     output_bytes: int = 0
     error_bytes: int = 0
     stumbles: int = 0
@@ -230,6 +233,8 @@ class BatchRecord:
             "metadata": stored_metadata(self.metadata),
             "callback_url": self.callback_url,
             "total": str(self.total),
+            "payer": self.payer,
+            "tokens_per_minute": str(self.tokens_per_minute),
         }
 
 
@@ -276,6 +281,7 @@ def read_batch(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecord | No
             metadata=_json(text.get("metadata"), None),
             callback_url=text.get("callback_url", ""),
             named=text.get("named", ""),
+            payer=text.get("payer", ""),
             models={name: (queue, served) for name, (queue, served) in _json(text.get("models"), {}).items()},
             errors=tuple(_json(text.get("errors"), [])),
             times={name: int(text[f"{name}_ms"]) for name in BatchStatus if f"{name}_ms" in text},
@@ -295,6 +301,7 @@ _COUNTS = (
     "completion_tokens",
     "cached_tokens",
     "mark",
+    "tokens_per_minute",
     "output_bytes",
     "error_bytes",
     "stumbles",

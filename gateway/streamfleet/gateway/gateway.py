@@ -71,12 +71,14 @@ class Gateway:
         self.queues = Queues(queue_settings)
         self.bodies = Bodies(settings.gateway_max_held_bytes)
         self.answers = Bodies(settings.gateway_max_held_bytes, answers=True)
-        self.budget = TokenBudget(self._broker, self.queues, queue_settings.result_ttl_ms, self.clock)
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
+        self.budget = TokenBudget(
+            self._broker, self.queues, queue_settings.result_ttl_ms, self.clock, self.models.context
+        )
         rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)
         self.authenticator = Authenticator(self._broker, self.clock, rules.follow, settings.gateway_origins)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
-        self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks)
+        self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget)
         self.ui_session = UiSession(queue_settings, settings, self.clock)
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.draining = False

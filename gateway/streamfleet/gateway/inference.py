@@ -53,7 +53,7 @@ from streamfleet.gateway.request_parameters import (
     request_id,
 )
 from streamfleet.gateway.streaming import Reading, open_stream, tier_field
-from streamfleet.gateway.token_budget import Reservation, expected_tokens, used_tokens
+from streamfleet.gateway.token_budget import Reservation, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.mailbox import late
@@ -211,7 +211,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     call.set_request_id(own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
-    reservation = await gateway.budget.reserve(caller, held, expected_tokens(endpoint, body, size))
+    reservation = await gateway.budget.reserve(caller, held, endpoint, [(body, size)])
     context.show_limits()
     try:
         client = await gateway.queues.client(chosen.queue)

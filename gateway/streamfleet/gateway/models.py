@@ -86,6 +86,12 @@ class Models:
                 raise ApiError(404, text, "unknown_endpoint", param="model")
         return chosen
 
+    async def context(self, queue: str) -> int | None:
+        """Returns the most tokens of a sequence in any engine of a queue; None if a worker does not say it."""
+        started = [worker for worker in await self._workers(queue) if worker.slots]
+        told = [worker.max_model_len for worker in [each for each in started if each.alive] or started]
+        return max((length or 0 for length in told), default=0) or None if all(told) else None
+
     async def _choose(self, model: object) -> Chosen:
         if model is not None and not isinstance(model, str):
             raise InvalidRequest("must be a string", "model", "invalid_type")

@@ -8,15 +8,17 @@ in their queues. Keys without a limit of tokens have no reservations.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Status
+from streamfleet.common.numbers import output_limit, sequences, whole
+from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, ReserveCode
@@ -31,20 +33,42 @@ SOON_MS = 500
 UNKNOWN_MS = 30_000
 """After this time since it was sent, a request unknown to its queue is counted as lost."""
 SWEPT_AT_ONCE = 100
-_WRITING = (CHAT, COMPLETIONS, RESPONSES)
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+UNTOLD_CONTEXT = 8_192
+"""Tokens of a sequence at most, where the workers of a queue do not say it."""
+Body = tuple[Mapping[str, Any], int]
+"""A body, and its size in bytes."""
 
 
-def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int) -> int:
-    """Tokens to reserve: the prompt, estimated at four bytes a token, and all output that the body allows.
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Tokens to reserve.
 
-    A body that sets no limit for its output is charged for it afterwards.
+    Attributes:
+        most: all that the engine may use.
+        least: what has to be left for it. Less than `most` for a body that limits no output: it takes all that is
+            left, so that it runs, but no other one beside it; what it uses beyond that is a debt.
     """
-    prompt = body_bytes // BYTES_A_TOKEN + 1
-    if endpoint not in _WRITING:
-        return prompt
-    output = next((value for name in _LIMITS if (value := _count(body.get(name)))), 0)
-    return prompt + output * max(1, _count(body.get("n"))) * _prompts(body.get("prompt"))
+
+    most: int
+    least: int
+
+
+def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, context: int | None = None) -> Demand:
+    """Tokens to reserve: the prompt, estimated at four bytes a token, and all output that the engine may generate.
+
+    Args:
+        endpoint, body, body_bytes: of the request.
+        context: tokens of a sequence at most; None if unknown.
+    """
+    prompt = max(body_bytes // BYTES_A_TOKEN + 1, _listed(body.get("prompt")), _listed(body.get("input")))
+    choices = max(whole(body.get("n")) or 1, whole(body.get("best_of")) or 1)
+    several = sequences({"n": choices, "prompt": body.get("prompt")})
+    limit = output_limit(body, endpoint)
+    if limit is not None:
+        most = prompt + several * (limit if context is None else min(limit, context))
+        return Demand(most, most)
+    usual = context or UNTOLD_CONTEXT
+    return Demand(prompt + several * usual, prompt + 1 + (several - 1) * usual)
 
 
 def used_tokens(result: Result, reserved: int) -> int | None:
@@ -88,10 +112,18 @@ class TokenBudget:
         queues: hold the results.
         result_ttl_ms: how long results live.
         clock: for the pauses between sweeps.
+        context: the most tokens of a sequence, by queue; None if unknown.
     """
 
-    def __init__(self, broker: GatewayBroker | None, queues: Queues, result_ttl_ms: int, clock: Clock) -> None:
-        self._broker, self._queues, self._clock = broker, queues, clock
+    def __init__(
+        self,
+        broker: GatewayBroker | None,
+        queues: Queues,
+        result_ttl_ms: int,
+        clock: Clock,
+        context: Callable[[str], Awaitable[int | None]],
+    ) -> None:
+        self._broker, self._queues, self._clock, self._context = broker, queues, clock, context
         self._result_ttl_ms = result_ttl_ms
         self._check_ms = max(1, min(CHECK_MS, result_ttl_ms // 2))
         self._sweeping: asyncio.Task[None] | None = None
@@ -107,8 +139,13 @@ class TokenBudget:
             self._sweeping.cancel()
             await asyncio.wait((self._sweeping,))
 
-    async def reserve(self, caller: Caller, held: Held, tokens: int) -> Reservation | None:
-        """Reserve tokens before a request is enqueued; None for a caller without a limit.
+    async def reserve(self, caller: Caller, held: Held, endpoint: str, bodies: Sequence[Body]) -> Reservation | None:
+        """Reserve tokens before requests are enqueued; None for a caller without a limit.
+
+        Args:
+            caller: pays for them; gets to know what is left to it.
+            held: purpose of the reservation.
+            endpoint, bodies: of the requests.
 
         Raises:
             ApiError: not enough tokens are left.
@@ -116,17 +153,19 @@ class TokenBudget:
         limit = caller.tokens.limit
         if self._broker is None or not limit:
             return None
-        if tokens > limit:
-            raise over_token_limit(caller, tokens)
-        reserved = await self._broker.reserve(caller.owner, limit, tokens, held, self._check_ms)
+        context = await self._context(held.queue)
+        demands = [expected_tokens(endpoint, body, size, context) for body, size in bodies]
+        most, least = sum(each.most for each in demands), sum(each.least for each in demands)
+        if least > limit:
+            raise over_token_limit(caller, least)
+        pay = partial(self._broker.reserve, caller.owner, limit, most, held, self._check_ms, least=least)
+        reserved = await pay()
         if reserved.code is ReserveCode.SETTLED and await self._is_forgotten(held):
-            reserved = await self._broker.reserve(
-                caller.owner, limit, tokens, held, self._check_ms, replaces=reserved.serial
-            )
+            reserved = await pay(replaces=reserved.serial)
         caller.tokens = reserved.tokens
         if reserved.code is ReserveCode.TOO_FEW:
-            raise over_token_limit(caller, tokens, reserved.wait_ms)
-        return Reservation(held, caller.owner, reserved.serial, tokens)
+            raise over_token_limit(caller, least, reserved.wait_ms)
+        return Reservation(held, caller.owner, reserved.serial, reserved.taken)
 
     async def release(self, reservation: Reservation) -> None:
         """Undo `reserve` for a request that was refused."""
@@ -206,10 +245,11 @@ def sum_if_known(used: Iterable[int | None]) -> int | None:
     return None if None in found else sum(each or 0 for each in found)
 
 
-def _prompts(prompt: object) -> int:
-    """Prompts that a body asks for together; a list of integers is one prompt in tokens."""
-    several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-    return len(prompt) if isinstance(prompt, list) and several else 1
+def _listed(prompts: object) -> int:
+    """Tokens of prompts that are given as tokens: one may take two bytes of a body."""
+    if not isinstance(prompts, list) or not prompts or isinstance(prompts[0], str | dict):
+        return 0
+    return sum(len(each) if isinstance(each, list) else 1 for each in prompts)
 
 
 def _count(value: object) -> int:

@@ -34,6 +34,7 @@ class WorkerView:
         silent_after_s: time without a sign of life after which it counts as silent, seconds.
         follows_configuration: True if it follows the queue's configuration.
         environment: values of its environment that are not the queue's.
+        max_model_len: tokens of prompt and output together that its engine takes; None if unknown.
     """
 
     name: str
@@ -52,6 +53,7 @@ class WorkerView:
     silent_after_s: float = SILENT_AFTER_S
     follows_configuration: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    max_model_len: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -85,7 +87,6 @@ def worker_views(
 
 
 def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: int) -> WorkerView:
-    slots = words.get("slots")
     silent_s = _since_s(words.get("seen_ms"), now_ms)
     age_s = _since_s(words.get("started_ms"), now_ms)
     oldest_s = _since_s(words.get("oldest_held_ms"), now_ms)
@@ -95,7 +96,7 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         state=_text(words.get("state")),
         engine=_text(words.get("engine")),
         models=_texts(words.get("models")),
-        slots=slots if isinstance(slots, int) and not isinstance(slots, bool) and 0 <= slots < MOST_MS else None,
+        slots=_count(words.get("slots")),
         silent_s=silent_s,
         endpoints=_texts(words.get("endpoints")),
         version=_text(words.get("version")),
@@ -106,7 +107,12 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         silent_after_s=silent_after_s(words.get("lease_ms")),
         follows_configuration=words.get("follows_configuration") is True,
         environment=_environment(words.get("environment")),
+        max_model_len=_count(words.get("max_model_len")) or None,
     )
+
+
+def _count(said: object) -> int | None:
+    return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < MOST_MS else None
 
 
 def _text(said: object) -> str:

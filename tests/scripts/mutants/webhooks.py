@@ -1,4 +1,4 @@
-"""Webhooks: each event once, each attempt somebody's."""
+"""Webhooks: each event once, each attempt somebody's. And the tokens of API keys."""
 
 from __future__ import annotations
 
@@ -189,5 +189,17 @@ MUTANTS = (
     Mutant(
         "gateway_change: unless somebody else was faster",
         caught_by="webhooks.secrets_are_changed_by_one_at_a_time",
+    ),
+    Mutant(
+        "gateway_reserve: of a request without a limit, no more than is left",
+        "taken = math.min(taken, math.floor(left))\n",
+        "",
+        "gateway_keys.what_may_use_more_than_is_left_takes_all_of_it",
+    ),
+    Mutant(
+        "bucket: a debt is not forgotten before it has filled up",
+        "math.max(KEPT_MS, until_ms(left, capacity, capacity), redis.call('PTTL', bucket))",
+        "KEPT_MS",
+        "gateway_keys.a_debt_is_kept_until_it_has_filled_up",
     ),
 )

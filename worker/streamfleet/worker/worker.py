@@ -153,6 +153,7 @@ class Worker:
             "engine": self._engine.kind,
             "models": list(self._models or self._engine.models),
             "endpoints": list(self._engine.endpoints),
+            "max_model_len": self._engine.capacity().max_model_len if self._slots else None,
             "running": len(held),
             "slots": self._slots,
             "credit": self._puller.credit,

@@ -21,6 +21,7 @@ from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues
+from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.producer.batch_lines import BadLine, BatchLine
 
 NO_WORKER_MS = 2_000
@@ -73,6 +74,7 @@ class Dependencies:
     models: Models
     settings: BatchSettings
     most_body_bytes: int
+    budget: TokenBudget
 
 
 class ClaimedBatch:

@@ -40,7 +40,7 @@ async def create(request: Request) -> JSONResponse:
     lane = choose_lane(request.headers, asked, context.caller.lanes)
     await context.batching.check_callback(parameters.callback_url, context.tenant)
     naming = read_naming(request.headers, BATCH, context.caller.owner, asked, lane)
-    batch = await context.batching.accept(parameters, context.tenant, lane, naming)
+    batch = await context.batching.accept(parameters, context.caller, lane, naming)
     if batch is None:
         text = f"there is no file {parameters.input_file_id!r}: upload it first, with POST /v1/files"
         raise ApiError(404, text, "file_not_found", param="input_file_id")

@@ -20,6 +20,7 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batch_records import BATCH, FILE, JOB, BatchNames, BatchRecord, BatchStatus, new_id
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.batch_parameters import (
@@ -41,7 +42,7 @@ from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
 from streamfleet.gateway.simple.prompts import has_results, outputs_of, results_of
-from streamfleet.gateway.token_budget import BYTES_A_TOKEN
+from streamfleet.gateway.token_budget import BYTES_A_TOKEN, TokenBudget
 from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,7 @@ class Batching:
         queue_settings, settings: of the gateway.
         queues, models: of the gateway.
         webhooks: announce the ends of batches.
+        budget: tokens that callers may use.
 
     Attributes:
         settings, broker, files, scheduler: its parts.
@@ -79,6 +81,7 @@ class Batching:
         queues: Queues,
         models: Models,
         webhooks: Webhooks,
+        budget: TokenBudget,
     ) -> None:
         self.settings = settings
         self._webhooks = webhooks
@@ -94,7 +97,7 @@ class Batching:
             settings.gateway_file_bytes_per_tenant,
         )
         most_body_bytes = min(settings.gateway_batch_max_body_bytes, queue_settings.max_body_bytes)
-        dependencies = Dependencies(self.files, self.broker, queues, models, settings, most_body_bytes)
+        dependencies = Dependencies(self.files, self.broker, queues, models, settings, most_body_bytes, budget)
         self.scheduler = Scheduler(dependencies, self._announce_end)
         self._monitor = BatchMonitor(self.broker, self.scheduler)
         self._sweeping: asyncio.Task[None] | None = None
@@ -144,7 +147,7 @@ class Batching:
     async def accept(
         self,
         parameters: BatchParameters,
-        tenant: str,
+        caller: Caller,
         lane: Lane,
         naming: Naming | None,
         *,
@@ -155,7 +158,7 @@ class Batching:
 
         Args:
             parameters: its parameters.
-            tenant, lane: owner and priority.
+            caller, lane: owner and priority. In any lane but `low`, the lines use up the tokens of the caller's key.
             naming: the caller's name for it; the same name returns the same batch.
             job: True for a job of the simple service.
             total: number of lines, if known.
@@ -164,10 +167,10 @@ class Batching:
             Conflict: the name belongs to another request.
             ApiError: the tenant's open batches are too large with it, or too many, or it is too large alone.
         """
-        now_ms = await self.broker.now_ms()
+        now_ms, pays = await self.broker.now_ms(), lane is not Lane.LOW and caller.tokens.limit > 0
         record = BatchRecord(
             new_id(JOB if job else BATCH, now_ms),
-            tenant,
+            caller.tenant or "",
             parameters.input_file_id,
             new_id(FILE, now_ms),
             new_id(FILE, now_ms),
@@ -179,6 +182,8 @@ class Batching:
             metadata=parameters.metadata,
             callback_url=parameters.callback_url or "",
             total=total,
+            payer=caller.owner if pays else "",
+            tokens_per_minute=caller.tokens.limit if pays else 0,
         )
         most_tokens = self.settings.gateway_batch_tokens_per_tenant
         code, batch_id = await self._add(record, naming, parameters.window_ms)

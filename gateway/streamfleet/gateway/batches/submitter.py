@@ -16,11 +16,15 @@ from typing import NamedTuple
 from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.results import Result
+from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
 from streamfleet.gateway.batches.ledger import pause_s
+from streamfleet.gateway.broker.api_keys import Held, Left
+from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import body_to_enqueue
+from streamfleet.gateway.token_budget import Reservation, used_tokens
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.batch_lines import BadLine, BatchLine
 from streamfleet.producer.cache_order import Block
@@ -134,6 +138,50 @@ def line_request_id(batch_id: str, number: int) -> str:
     return f"{batch_id}-{number}"
 
 
+class Charges:
+    """Tokens of a batch's lines, where these use up those of the API key that made it.
+
+    Args:
+        claimed: the batch.
+    """
+
+    def __init__(self, claimed: ClaimedBatch) -> None:
+        self._budget, batch = claimed.dependencies.budget, claimed.batch
+        self._payer = Caller(batch.payer, tokens=Left(batch.tokens_per_minute, 0, 0))
+        self._endpoint = batch.endpoint
+        self._reservations: dict[int, Reservation] = {}
+
+    async def reserve(self, ready: PreparedLine) -> bool:
+        """Reserve the tokens of a line; False if too few are left for now.
+
+        Raises:
+            BadLine: it needs more than the key may use in a minute.
+        """
+        line, request = ready.line, ready.submission
+        held = Held(ready.queue, request.id, named=True)
+        try:
+            reservation = await self._budget.reserve(
+                self._payer, held, self._endpoint, [(line.body, len(request.fields["body"]))]
+            )
+        except ApiError as error:
+            if "x-should-retry" not in error.headers:
+                return False
+            raise BadLine(line.number, line.custom_id, error.message, None, str(error.code)) from None
+        if reservation is not None:
+            self._reservations[line.number] = reservation
+        return True
+
+    async def release(self, ready: PreparedLine) -> None:
+        """Give back the tokens of a line that was not enqueued."""
+        if (reservation := self._reservations.pop(ready.line.number, None)) is not None:
+            await self._budget.release(reservation)
+
+    async def settle(self, answer: Answer) -> None:
+        """Charge what a line used. Where this gateway ends before that, another one does, by the line's result."""
+        if (reservation := self._reservations.pop(answer.number, None)) is not None:
+            await self._budget.settle(reservation, used_tokens(answer.result, reservation.tokens))
+
+
 class Submitter:
     """Unfinished lines of one batch.
 
@@ -143,7 +191,7 @@ class Submitter:
 
     def __init__(self, claimed: ClaimedBatch) -> None:
         self._claimed = claimed
-        self._collector = Collector(claimed.dependencies.queues)
+        self._collector, self._charges = Collector(claimed.dependencies.queues), Charges(claimed)
         self._returned: deque[PreparedLine] = deque()
         self._prepared_lines = self._in_cache_order()
         self._exhausted = False
@@ -165,6 +213,7 @@ class Submitter:
                 for answer in await self._collector.take(TICK_S):
                     await time_slice.yield_if_over()
                     self._claimed.ledger.add_answer(*answer, cancelling=self._claimed.cancelling)
+                    await self._charges.settle(answer)
                     self._claimed.waiting_since_s = _now_s()
                 await self._save_in_time()
             await self._claimed.save()
@@ -194,12 +243,15 @@ class Submitter:
         window = self._claimed.dependencies.settings.gateway_batch_window
         while (room := window - len(self._collector)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
             chunk = await self._next_chunk(min(room, MAX_COUNT))
-            if not chunk:
+            paid = await self._paid(chunk)
+            if not paid:
                 return
-            if (last := max(ready.line.number for ready in chunk)) > self._claimed.mark:
+            if (last := max(ready.line.number for ready in paid)) > self._claimed.mark:
                 await self._claimed.reserve(last + window)
-            refused = await self._collector.submit(chunk)
-            if len(refused.full) < len(chunk):
+            refused = await self._collector.submit(paid)
+            for ready in (*refused.full, *refused.conflicts):
+                await self._charges.release(ready)
+            if len(refused.full) < len(paid):
                 self._claimed.waiting_since_s = _now_s()
             for ready in refused.conflicts:
                 line = ready.line
@@ -207,6 +259,20 @@ class Submitter:
             if refused.full:
                 self._returned.extendleft(reversed(refused.full))
                 return  # a full lane is no error: it will have room again
+
+    async def _paid(self, chunk: list[PreparedLine]) -> list[PreparedLine]:
+        """Returns the first lines of a chunk, as many as there are tokens for; puts back the others."""
+        paid: list[PreparedLine] = []
+        for at, ready in enumerate(chunk):
+            try:
+                if not await self._charges.reserve(ready):
+                    self._returned.extendleft(reversed(chunk[at:]))
+                    break
+            except BadLine as error:
+                self._claimed.ledger.add_refusal(error)
+            else:
+                paid.append(ready)
+        return paid
 
     async def _next_chunk(self, count: int) -> list[PreparedLine]:
         """Returns the next lines for one call, all of the same queue."""

@@ -81,12 +81,21 @@ class ReserveCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Outcome of `reserve`: the code, the tokens left, ms until another try can succeed, the reservation's serial."""
+    """Outcome of `reserve`.
+
+    Attributes:
+        code: the outcome.
+        tokens: what is left.
+        wait_ms: ms until another try can succeed.
+        serial: serial of the reservation.
+        taken: tokens that it took; what it took before if the code is TAKEN_BEFORE.
+    """
 
     code: ReserveCode
     tokens: Left
     wait_ms: int
     serial: str
+    taken: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +188,15 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         )
 
     async def reserve(
-        self, key_id: str, per_minute: int, tokens: int, held: Held, look_ms: int, *, replaces: str = ""
+        self,
+        key_id: str,
+        per_minute: int,
+        tokens: int,
+        held: Held,
+        look_ms: int,
+        *,
+        least: int | None = None,
+        replaces: str = "",
     ) -> Reserved:
         """Reserve tokens of a key's allowance for one request.
 
@@ -189,15 +206,18 @@ class GatewayBroker(SharedKeys[GatewayNames]):
             tokens: number of tokens to reserve.
             held: purpose of the reservation.
             look_ms: ms after which a gateway checks the request's outcome.
+            least: tokens that are enough; None for all. Where fewer than `tokens` are left, all that is left is taken.
             replaces: serial of a settled reservation of the same name whose request is forgotten; this one replaces
                 it.
         """
         keys = [self.names.allowance(key_id), self.names.reservation(held.name), self.names.reservations]
         args = [per_minute, tokens, held.name, look_ms, replaces, secrets.token_hex(8), self._clock()]
+        args.append(tokens if least is None else least)
         fields = {"owner": key_id, "named": int(held.named), "prompts": held.prompts}
         words = [word for pair in fields.items() for word in pair]
-        code, left, full_ms, wait_ms, serial = await self.connection.script("gateway_reserve", keys, [*args, *words])
-        return Reserved(ReserveCode(code), Left(per_minute, left, full_ms), wait_ms, serial.decode())
+        found = await self.connection.script("gateway_reserve", keys, [*args, *words])
+        code, left, full_ms, wait_ms, serial, taken = found
+        return Reserved(ReserveCode(code), Left(per_minute, left, full_ms), wait_ms, serial.decode(), taken)
 
     async def settle(self, key_id: str, held: Held, serial: str, used: int | None, remember_ms: int) -> bool:
         """Charge a key for the tokens that a request used, in place of those reserved for it.

@@ -33,7 +33,7 @@ elseif asked > 0 and tokens > 0 and tokens_left < 1 then
   code, wait = 4, until_ms(tokens_left, 1, tokens)
 elseif asked > 0 and requests > 0 then
   left = left - asked
-  keep_left(KEYS[2], 'requests', left, now)
+  keep_left(KEYS[2], 'requests', left, requests, now)
 end
 if requests > 0 then full = until_ms(left, requests, requests) end
 return {code, text, math.floor(left), full, math.floor(tokens_left), tokens_full, wait}

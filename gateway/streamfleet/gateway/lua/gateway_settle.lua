@@ -17,7 +17,7 @@ redis.call('ZREM', KEYS[3], ARGV[1])
 if not reserved or not capacity then return 0 end
 local used = tonumber(ARGV[2]) or 0
 local left = left_of(KEYS[1], 'tokens', capacity, now)
-keep_left(KEYS[1], 'tokens', math.min(capacity, left + reserved - used), now)
+keep_left(KEYS[1], 'tokens', math.min(capacity, left + reserved - used), capacity, now)
 if ARGV[2] ~= '' and found[4] == '1' then
   redis.call('HSET', KEYS[2], 'used', ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])

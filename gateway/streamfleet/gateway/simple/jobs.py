@@ -64,7 +64,7 @@ async def accept(context: AuthContext, prompts: PromptParameters, lane: Lane, na
     job = None
     try:
         job = await context.batching.accept(
-            parameters, context.tenant, lane, naming, job=True, total=len(prompts.bodies)
+            parameters, context.caller, lane, naming, job=True, total=len(prompts.bodies)
         )
     finally:
         if job is None or job.input_file_id != record.id:  # the job was refused, or existed before

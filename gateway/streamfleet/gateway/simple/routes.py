@@ -37,7 +37,6 @@ from streamfleet.gateway.simple.prompts import (
 )
 from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.sync import SyncCall
-from streamfleet.gateway.token_budget import expected_tokens
 
 router = APIRouter(tags=["simple service"])
 _RESULTS, _JOB = answers("Results"), answers("Job")
@@ -56,10 +55,9 @@ async def sync(request: Request) -> Response:
     client = await context.gateway.queues.client(chosen.queue)
     call = SyncCall(context, client, parameters)
     submissions = await call.prepare(prompts, chosen)
-    sizes = [len(each.fields["body"]) for each in submissions]
-    reserved = sum(expected_tokens(prompts.endpoint, prompts.bodies[0], size) for size in sizes)
+    bodies = [(prompts.bodies[0], len(each.fields["body"])) for each in submissions]  # they differ in a text only
     held = Held(chosen.queue, call.id, len(prompts.bodies))
-    reservation = await context.gateway.budget.reserve(context.caller, held, reserved)
+    reservation = await context.gateway.budget.reserve(context.caller, held, prompts.endpoint, bodies)
     context.show_limits()
     began_s = asyncio.get_running_loop().time()
     try:

@@ -13,12 +13,14 @@ local function left_of(bucket, name, capacity, now)
   return math.min(capacity, left + math.max(0, now - at) * capacity / MINUTE_MS)
 end
 
-local function keep_left(bucket, name, left, now)
-  redis.call('HSET', bucket, name, string.format('%.3f', left), name .. '_ms', string.format('%.0f', now))
-  redis.call('PEXPIRE', bucket, KEPT_MS)
-end
-
 -- Milliseconds until this amount will be there.
 local function until_ms(left, wanted, capacity)
   return math.max(0, math.ceil((wanted - left) * MINUTE_MS / capacity))
+end
+
+local function keep_left(bucket, name, left, capacity, now)
+  redis.call('HSET', bucket, name, string.format('%.3f', left), name .. '_ms', string.format('%.0f', now))
+  -- A debt is not forgotten before it has filled up.
+  local kept = math.max(KEPT_MS, until_ms(left, capacity, capacity), redis.call('PTTL', bucket))
+  redis.call('PEXPIRE', bucket, string.format('%.0f', kept))
 end
