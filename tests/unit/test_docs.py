@@ -8,11 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import openai
 import pytest
 import typer.main
 
@@ -224,3 +227,44 @@ def test_the_configuration_page_is_what_the_settings_say(repository: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_retries_of_openais_client_have_a_name_as_the_page_shows_it(pages: dict[Path, str]) -> None:
+    """And none by themselves, as the page says."""
+    (shown,) = [
+        text
+        for path, page in pages.items()
+        if path.name == "gateway.md"
+        for _, text in FENCE.findall(page)
+        if "extra_headers" in text
+    ]
+    said: list[str | None] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            said.append(self.headers["Idempotency-Key"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer = b'{"object":"chat.completion","choices":[]}'
+            self.send_response(200 if len(said) % 3 == 0 else 503)
+            for name, value in (
+                ("retry-after-ms", "1"),
+                ("content-type", "application/json"),
+                ("content-length", len(answer)),
+            ):
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="sf-x")
+        question = [{"role": "user", "content": "Say hi"}]
+        client.chat.completions.create(model="my-model", messages=question)  # type: ignore[arg-type]
+        exec(shown, {"client": client, "question": question})  # noqa: S102 - what the page shows
+        server.shutdown()
+    assert said[:3] == [None] * 3
+    assert said[3:] == [said[3]] * 3
+    assert said[3]
