@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 import structlog
 
 from streamfleet.common.errors import BrokerUnavailable, NotPermitted
+from streamfleet.common.protocol import Lane
 from streamfleet.gateway import key_cache
 from streamfleet.gateway.api_keys import KeyRecord, digest_of
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
-from streamfleet.gateway.key_cache import EXPIRES_SOON_MS, MAX_AGE_S, MAX_SILENCE_S, KeyCache
+from streamfleet.gateway.key_cache import EXPIRES_SOON_MS, MAX_AGE_S, MAX_SILENCE_S, READ_AGAIN_S, KeyCache
+from streamfleet.gateway.open_calls import OpenCall, OpenCalls
 from tests.clocks import HandClock
 from tests.waiting import eventually
 
@@ -31,6 +34,9 @@ class Redis:
         admission: what is said of each.
         looking: lets looks go on.
         records: what is stored by now, by digest.
+        read_digests: those that were read again.
+        clock_ms: Redis's clock.
+        failing: what a reading raises.
     """
 
     def __init__(self) -> None:
@@ -41,9 +47,18 @@ class Redis:
         self.looking = asyncio.Event()
         self.looking.set()
         self.records: dict[str, KeyRecord] = {}
+        self.read_digests: list[str] = []
+        self.clock_ms = 0
+        self.failing: Exception | None = None
 
     async def read(self, digests: Sequence[str]) -> list[KeyRecord | None]:
+        self.read_digests += digests
+        if isinstance(self.failing, Exception):
+            raise self.failing
         return [self.records.get(digest) for digest in digests]
+
+    async def now_ms(self) -> int:
+        return self.clock_ms
 
     async def changes(self, last_id: str, block_ms: int) -> tuple[str, bool]:
         assert block_ms == key_cache.LISTEN_MS
@@ -67,7 +82,8 @@ class Stage:
     def __init__(self) -> None:
         self.redis, self.clock = Redis(), HandClock()
         self.followed: list[KeyRecord] = []
-        self.keys = KeyCache(cast("GatewayBroker", self.redis), self.clock, self.followed.append)
+        self.calls = OpenCalls()
+        self.keys = KeyCache(cast("GatewayBroker", self.redis), self.clock, self.followed.append, self.calls)
 
     async def hear(self, told: bool | Exception = False) -> None:
         """A blocking read ends, and the next one begins."""
@@ -122,6 +138,62 @@ async def test_records_of_keys_that_were_seen_are_followed_when_keys_change(stag
     stage.redis.records[digest_of(KEY)] = changed
     await stage.hear(True)
     assert stage.followed == [before, before, changed]
+
+
+def opened(stage: Stage, digest: str, lane: Lane | None = None) -> list[str | None]:
+    """A call with this key; the codes of the errors that it ends with."""
+    codes: list[str | None] = []
+    stage.calls.add(OpenCall(digest, lane, lambda error: codes.append(error.code)))
+    return codes
+
+
+async def test_open_calls_end_with_their_key_and_no_others(stage: Stage) -> None:
+    record = KeyRecord("1", "name", "tenant", lanes=(Lane.HIGH, Lane.LOW))
+    stage.redis.records = {"mine": record, "other": record}
+    mine, reads, other = opened(stage, "mine", Lane.LOW), opened(stage, "mine"), opened(stage, "other", Lane.HIGH)
+    await stage.hear(True)
+    assert mine + reads + other == []
+    stage.redis.records["other"] = replace(record, lanes=(Lane.LOW,))
+    await stage.hear(True)
+    assert (mine, other) == ([], ["lane_not_allowed"])
+    del stage.redis.records["mine"]
+    await stage.hear(True)
+    assert mine == reads == ["invalid_api_key"]
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired"])
+async def test_calls_of_keys_that_end_without_a_word_end_soon(stage: Stage, how: str) -> None:
+    stage.redis.records["mine"] = KeyRecord("1", "name", "tenant", expires_ms=5_000 if how == "expired" else None)
+    codes, others = opened(stage, "mine"), [opened(stage, "mine") for _ in range(50)]
+    await stage.hear()
+    if how == "deleted":
+        stage.redis.records.clear()
+    stage.redis.clock_ms = 5_000
+    before = len(stage.redis.read_digests)
+    stage.clock.seconds += READ_AGAIN_S
+    await stage.hear()
+    assert codes == ["invalid_api_key"]
+    assert all(others)
+    assert stage.redis.read_digests[before:] == ["mine"], "once for all of its calls"
+
+
+async def test_a_reading_that_fails_ends_no_call_and_not_the_listening(stage: Stage) -> None:
+    codes = opened(stage, "mine")
+    stage.redis.failing = BrokerUnavailable("gone")
+    await stage.hear(True)
+    stage.redis.failing = None
+    assert codes == []
+    await stage.hear(True)
+    assert codes == ["invalid_api_key"]
+
+
+async def test_a_call_that_ended_is_forgotten(stage: Stage) -> None:
+    call = OpenCall("mine", None, lambda _: None)
+    stage.calls.add(call)
+    assert stage.calls.digests == ["mine"]
+    stage.calls.remove(call)
+    stage.calls.remove(call)
+    assert stage.calls.digests == []
 
 
 async def test_a_key_that_has_ended_is_not_followed(stage: Stage) -> None:

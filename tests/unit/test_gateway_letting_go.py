@@ -15,6 +15,7 @@ from streamfleet.gateway.call import Call
 from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.edge import SlowReader
 from streamfleet.gateway.files.upload import receive_file
+from streamfleet.gateway.open_calls import OpenCalls
 from streamfleet.gateway.streaming import EventStream, Reading
 
 FORM = (
@@ -54,7 +55,7 @@ async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
     loop = asyncio.get_running_loop()
     first: asyncio.Future[bytes] = loop.create_future()
     first.set_result(b"data: {}\n\n")
-    with DisconnectWatcher(nobody_leaves, loop.create_future()) as watcher:
+    with DisconnectWatcher(nobody_leaves, loop.create_future(), OpenCalls()) as watcher:
         stream = EventStream(reading, cast("Any", None), nothing_more(), first, watcher)
         with pytest.raises(SlowReader):
             await stream({"type": "http"}, nobody_leaves, send)

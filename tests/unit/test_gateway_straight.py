@@ -11,6 +11,7 @@ import pytest
 
 from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.edge import DirectWriter
+from streamfleet.gateway.open_calls import OpenCalls
 from streamfleet.gateway.streaming import EventStream, Reading
 
 
@@ -74,7 +75,7 @@ async def test_a_stream_writes_straight_what_comes_behind_its_first_event() -> N
     first.set_result(b"data: first\n\n")
     scope = {"type": "http", "state": {"direct_writer": straight(send, [])}}
     tokens = SimpleNamespace(straight=lambda *both: handed.append(both))
-    with DisconnectWatcher(nobody_leaves, loop.create_future()) as watcher:
+    with DisconnectWatcher(nobody_leaves, loop.create_future(), OpenCalls()) as watcher:
         await EventStream(a_reading(), cast("Any", tokens), rest(), first, watcher)(scope, nobody_leaves, send)
     assert sent == [
         b"",

@@ -12,11 +12,13 @@ from typing import Any
 
 from starlette.requests import Request
 
+from streamfleet.common.protocol import Lane
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import SMALL_ANSWER_BYTES, read_body
 from streamfleet.gateway.call import Call, call_of
+from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
@@ -48,6 +50,12 @@ class AuthContext:
     @property
     def settings(self) -> GatewaySettings:
         return self.gateway.settings
+
+    def watcher(self, lane: Lane | None = None) -> DisconnectWatcher:
+        """Returns what waits on behalf of the caller, with the lane that its request uses."""
+        gateway = self.gateway
+        calls, digest = gateway.authenticator.open_calls, self.caller.digest
+        return DisconnectWatcher(self.request.receive, gateway.stopping, calls, digest, lane)
 
     async def read_body(self, most_bytes: int) -> bytes:
         """Read the request's body. Raises like `body.read_body`."""

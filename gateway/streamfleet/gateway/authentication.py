@@ -15,10 +15,11 @@ from starlette.requests import Request
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.gateway.api_keys import KeyRecord, looks_like_a_key
+from streamfleet.gateway.api_keys import KeyRecord, digest_of, looks_like_a_key
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.key_cache import KeyCache
+from streamfleet.gateway.open_calls import OpenCalls
 
 ANONYMOUS = "open"
 """Owner of requests where keys are off; no key has this id."""
@@ -36,6 +37,7 @@ class Caller:
         lanes: lanes that the key may use.
         requests, tokens: what remains of the key's limits.
         operator: may see everybody's requests, and act on them.
+        digest: of the API key; empty where keys are off.
     """
 
     owner: str = ANONYMOUS
@@ -44,6 +46,7 @@ class Caller:
     requests: Left = field(default_factory=lambda: Left(0, 0, 0))
     tokens: Left = field(default_factory=lambda: Left(0, 0, 0))
     operator: bool = False
+    digest: str = ""
 
     def limit_headers(self) -> dict[str, str]:
         """Remaining limits as OpenAI's rate limit headers; no header for an absent limit."""
@@ -64,6 +67,9 @@ class Authenticator:
         clock: for the age of cached keys.
         follow: gets the records of keys in use.
         origins: sites whose pages may call from a browser; ``*`` for all.
+
+    Attributes:
+        open_calls: calls that wait; they end when their keys do.
     """
 
     def __init__(
@@ -75,7 +81,8 @@ class Authenticator:
     ) -> None:
         self._broker = broker
         self._origins = origins
-        self._keys = None if broker is None else KeyCache(broker, clock, follow)
+        self.open_calls = OpenCalls()
+        self._keys = None if broker is None else KeyCache(broker, clock, follow, self.open_calls)
 
     def start(self) -> None:
         """Cache keys from now on."""
@@ -109,6 +116,7 @@ class Authenticator:
         if admission.verdict is Verdict.ENDED:
             raise _unauthorized("the API key has expired")
         caller = Caller(record.id, record.tenant, record.lanes, admission.requests, admission.tokens, record.operator)
+        caller.digest = digest_of(secret)
         if admission.verdict is not Verdict.LET_IN:
             raise _over_limit(caller, admission)
         return caller

@@ -1,4 +1,6 @@
-"""Waits for a future on behalf of a caller who may leave, in a process that may stop; sends an answer until it leaves.
+"""Waits for a future on behalf of a caller who may leave, or whose key may end, in a process that may stop.
+
+Sends an answer until its caller leaves.
 
 `DisconnectWatcher` and `Streamed` take the receiving side of the ASGI connection. Nobody else may receive from it
 meanwhile.
@@ -13,7 +15,9 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Scope, Send
 
-from streamfleet.gateway.errors import gateway_stopping
+from streamfleet.common.protocol import Lane
+from streamfleet.gateway.errors import ApiError, gateway_stopping
+from streamfleet.gateway.open_calls import OpenCall, OpenCalls
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
@@ -35,17 +39,38 @@ class DisconnectWatcher:
     Args:
         receive: of the ASGI connection.
         stopping_too: `Gateway.stopping`.
+        calls: of the process; where keys are off, nothing is ever added to them.
+        digest: of the caller's API key; empty where keys are off.
+        lane: that its request uses; None for none.
     """
 
-    def __init__(self, receive: Receive, stopping_too: asyncio.Future[None]) -> None:
-        self._receive, self._stopping = receive, stopping_too
+    def __init__(
+        self,
+        receive: Receive,
+        stopping_too: asyncio.Future[None],
+        calls: OpenCalls,
+        digest: str = "",
+        lane: Lane | None = None,
+    ) -> None:
+        self._receive, self._stopping, self._calls = receive, stopping_too, calls
         self._left: asyncio.Task[None] | None = None
+        self._call = OpenCall(digest, lane, self._end) if digest else None
+        self._error: ApiError | None = None
 
     def __enter__(self) -> DisconnectWatcher:
         self._left = asyncio.get_running_loop().create_task(wait_for_disconnect(self._receive))
+        if self._call is not None:
+            self._calls.add(self._call)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._left is not None:
+            self._left.cancel()
+        if self._call is not None:
+            self._calls.remove(self._call)
+
+    def _end(self, error: ApiError) -> None:
+        self._error = self._error or error
         if self._left is not None:
             self._left.cancel()
 
@@ -54,7 +79,7 @@ class DisconnectWatcher:
 
         Raises:
             CallerLeft: the caller left first.
-            ApiError: the process stops first.
+            ApiError: the process stops first, or the caller's key ends.
         """
         if self._left is None:
             raise RuntimeError("used outside of its with")
@@ -62,6 +87,8 @@ class DisconnectWatcher:
         await asyncio.wait(some, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return True
+        if self._error is not None:
+            raise self._error
         if self._left.done():
             raise CallerLeft
         if self._stopping.done():

@@ -171,3 +171,12 @@ def gateway_stopping() -> ApiError:
     """Returns the answer for a caller when this process stops."""
     text = "this gateway is stopping; send it again, with the same Idempotency-Key if it had one"
     return ApiError(503, text, "gateway_stopping", SERVER, headers={**retry_after(STOPPING_S), "connection": "close"})
+
+
+def access_ended(lane: str = "") -> ApiError:
+    """Returns the answer for a caller whose key ends while it waits, or, with a lane, may not use that one any more."""
+    if lane:
+        text = f"this API key may not use lane {lane} any more"
+        return ApiError(403, text, "lane_not_allowed", REFUSED, reason="lane")
+    text = "the API key was revoked, or has expired, while this request waited"
+    return ApiError(401, text, "invalid_api_key", headers={"www-authenticate": "Bearer"}, reason="key")

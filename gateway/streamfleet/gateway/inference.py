@@ -31,7 +31,7 @@ from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.broker.api_keys import Held
-from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
+from streamfleet.gateway.disconnect import CallerLeft
 from streamfleet.gateway.document import (
     AFTER,
     EXPECTED,
@@ -240,14 +240,14 @@ async def wait_for(enqueued: Enqueued) -> Result:
 
     Raises:
         CallerLeft: the caller did not wait for it.
-        ApiError: the process stops.
+        ApiError: the process stops, or the caller's key ends.
         ResultTimeout: nobody ended it, though its deadline has passed.
         RequestLost: Redis lost it.
     """
     # No task of its own: it would be one more step between a result and its answer.
     with (
         enqueued.handle.awaited() as future,
-        DisconnectWatcher(enqueued.context.request.receive, enqueued.context.gateway.stopping) as watcher,
+        enqueued.context.watcher(enqueued.parameters.lane) as watcher,
     ):
         try:
             if not await watcher.wait(future, enqueued.wait_s):
@@ -269,5 +269,6 @@ def _reading(enqueued: Enqueued) -> Reading:
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.reservation is not None else None,
         tier=enqueued.parameters.tier,
+        lane=enqueued.parameters.lane,
         at_once=enqueued.parameters.tells_expected,
     )

@@ -16,6 +16,7 @@ import structlog
 from streamfleet.common.clock import Clock
 from streamfleet.gateway.api_keys import KeyRecord, digest_of
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Verdict
+from streamfleet.gateway.open_calls import OpenCalls
 
 log = structlog.get_logger(__name__)
 MAX_AGE_S = 5.0
@@ -28,6 +29,9 @@ RETRY_S = 1.0
 EXPIRES_SOON_MS = 60_000
 """A key that ends within a minute is asked for each time, because Redis's clock decides when it ends."""
 MOST_KEYS = 10_000
+READ_AGAIN_S = 2.0
+"""Pause after which the keys of open calls are read again: an announcement may be lost, and no one tells of a key that
+was deleted by hand or expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,14 @@ class KeyCache:
         broker: keys in Redis; nothing else may block on its connection.
         clock: for the age of entries.
         follow: gets the record of each key that lets a request in, and again when keys have changed.
+        open_calls: end when their keys do.
     """
 
-    def __init__(self, broker: GatewayBroker, clock: Clock, follow: Callable[[KeyRecord], None]) -> None:
-        self._broker, self._clock, self._follow = broker, clock, follow
+    def __init__(
+        self, broker: GatewayBroker, clock: Clock, follow: Callable[[KeyRecord], None], open_calls: OpenCalls
+    ) -> None:
+        self._broker, self._clock, self._follow, self._open_calls = broker, clock, follow, open_calls
+        self._read_at_s = float("-inf")
         self._seen: dict[str, None] = {}
         self._entries: dict[str, _Entry] = {}
         self._changes = 0
@@ -100,21 +108,30 @@ class KeyCache:
         while True:
             try:
                 position, changed = await self._broker.changes(position, LISTEN_MS)
+                if changed:
+                    self._clear()
+                if changed or self._clock.monotonic() - self._read_at_s >= READ_AGAIN_S:
+                    await self._read_again(changed=changed)
             except Exception as error:  # noqa: BLE001 - no error may end the listening for good
                 self._stop_using(error)
                 position = "0-0"  # after a failover, another server may give out other ids
                 await self._clock.sleep(RETRY_S)
                 continue
-            if changed:
-                self._clear()
-                await self._read_again()
             self._last_heard_s = self._clock.monotonic()
             self._warned = False
 
-    async def _read_again(self) -> None:
-        """Follow the keys that were seen, also those whose requests only wait by now."""
-        for record in await self._broker.read([*self._seen]) if self._seen else ():
-            if record is not None:
+    async def _read_again(self, *, changed: bool) -> None:
+        """End the calls whose keys have ended. If keys were changed, follow those that were seen before."""
+        self._read_at_s = self._clock.monotonic()
+        digests = dict.fromkeys([*self._open_calls.digests, *(self._seen if changed else ())])
+        if not digests:
+            return
+        records = await self._broker.read([*digests])
+        ends = any(record is not None and record.expires_ms is not None for record in records)
+        now_ms = await self._broker.now_ms() if ends else 0
+        for digest, record in zip(digests, records, strict=True):
+            self._open_calls.check(digest, record, now_ms)
+            if changed and record is not None and digest in self._seen:
                 self._follow(record)
 
     def _stop_using(self, error: Exception) -> None:

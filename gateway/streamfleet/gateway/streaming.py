@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
 from streamfleet.common.jsontext import single_line
+from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
@@ -52,6 +53,7 @@ class Reading:
         wait_s: longest time until the end of the stream.
         on_left: called when the reader leaves or its stream is cut.
         on_result: called with the result, or with None if Redis lost the request; None to call nothing.
+        lane: lane of a request that this call sent; None for one that it only reads.
         tier: `service_tier` in every chunk; None for none.
         at_once: True to send the headers before the first event: the caller asks for what they say of its wait.
     """
@@ -65,6 +67,7 @@ class Reading:
     on_left: Callable[[], None]
     on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
     tier: str | None = None
+    lane: Lane | None = None
     at_once: bool = False
 
     @property
@@ -209,7 +212,7 @@ async def open_stream(reading: Reading) -> Response:
     gateway = reading.context.gateway
     tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
     source = frames(reading, tokens)
-    watcher = DisconnectWatcher(reading.context.request.receive, gateway.stopping)
+    watcher = reading.context.watcher(reading.lane)
     first = asyncio.ensure_future(anext(source))
     watcher.__enter__()
     try:

@@ -18,13 +18,14 @@ from streamfleet.gateway.batch_records import JOB
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
 from streamfleet.gateway.batches.routes import cancel_batch, find_batch
 from streamfleet.gateway.broker.api_keys import Held
-from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
+from streamfleet.gateway.disconnect import CallerLeft
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, WAITING, answers, body, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.inference import GRACE_S
 from streamfleet.gateway.offload import StreamedJson, encode, encode_all, offload
+from streamfleet.gateway.request_parameters import RequestParameters
 from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import (
     PromptParameters,
@@ -62,7 +63,7 @@ async def sync(request: Request) -> Response:
     began_s = asyncio.get_running_loop().time()
     try:
         await call.enqueue(submissions)
-        results = await _wait_for_results(context, call, parameters.ttl_ms / 1000 + GRACE_S)
+        results = await _wait_for_results(context, call, parameters)
     finally:
         if reservation is not None:
             used = call.used(reservation.tokens)
@@ -204,10 +205,12 @@ def _with_results(answer: Mapping[str, Any], results: Sequence[bytes]) -> Respon
     return StreamedJson(answer, outputs=map(encode, outputs_of(results)), results=results)
 
 
-async def _wait_for_results(context: AuthContext, call: SyncCall, wait_s: float) -> list[dict[str, Any]]:
-    task = asyncio.ensure_future(call.results(wait_s))
+async def _wait_for_results(
+    context: AuthContext, call: SyncCall, parameters: RequestParameters
+) -> list[dict[str, Any]]:
+    task = asyncio.ensure_future(call.results(parameters.ttl_ms / 1000 + GRACE_S))
     try:
-        with DisconnectWatcher(context.request.receive, context.gateway.stopping) as watcher:
+        with context.watcher(parameters.lane) as watcher:
             await watcher.wait(task)
         return task.result()
     except (CallerLeft, ApiError):

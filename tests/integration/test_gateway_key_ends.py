@@ -1,0 +1,114 @@
+"""Calls whose API key ends while they wait or read: they end within seconds, and so do their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from streamfleet.common.connection import Connection
+from streamfleet.common.protocol import Lane
+from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, make_record
+from streamfleet.gateway.broker.api_keys import GatewayBroker
+from tests.integration.gateway_process import Stage, add_key, status_of
+from tests.integration.worker_process import chat
+from tests.waiting import eventually
+
+PATH = "/v1/chat/completions"
+LONG = chat(60, model="simulated")
+WITHIN_S = 5.0
+Ending = Callable[[GatewayBroker, str, KeyRecord], Awaitable[Any]]
+
+
+@pytest.fixture
+async def broker(stage: Stage) -> AsyncIterator[GatewayBroker]:
+    opened = GatewayBroker(Connection(stage.url), GatewayNames())
+    yield opened
+    await opened.close()
+
+
+async def revoke(broker: GatewayBroker, key: str, record: KeyRecord) -> None:
+    assert await broker.revoke(record.id)
+
+
+async def delete(broker: GatewayBroker, key: str, record: KeyRecord) -> None:
+    await broker.connection.command("HDEL", broker.names.keys, digest_of(key))
+
+
+async def expire(broker: GatewayBroker, key: str, record: KeyRecord) -> None:
+    ended = make_record(digest_of(key), record.name, record.tenant, created_ms=1, expires_ms=2)
+    await broker.connection.command("HSET", broker.names.keys, digest_of(key), ended.encoded())
+
+
+async def take_lane(broker: GatewayBroker, key: str, record: KeyRecord) -> None:
+    await broker.add(digest_of(key), make_record(digest_of(key), record.name, record.tenant, (Lane.LOW,)))
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "limits"),
+    [
+        (revoke, "invalid_api_key", (None, None)),
+        (revoke, "invalid_api_key", (1_000, 1_000_000)),
+        (delete, "invalid_api_key", (None, None)),
+        (expire, "invalid_api_key", (None, None)),
+        (take_lane, "lane_not_allowed", (1_000, 1_000_000)),
+    ],
+)
+async def test_all_calls_of_a_key_end_with_it(
+    stage: Stage, broker: GatewayBroker, end: Ending, code: str, limits: tuple[int | None, int | None]
+) -> None:
+    key, record = await add_key(stage.url, "ends", limits=limits)
+    async with stage.gateway.http(key, timeout_s=60) as http, stage.client() as other:
+        stream = asyncio.create_task(http.post(PATH, json={**LONG, "stream": True}))
+        whole = asyncio.create_task(http.post(PATH, json=LONG))
+        prompts = {"prompts": ["a", "b"], "model": "simulated", "max_tokens": 6_000, "ignore_eos": True}
+        several = asyncio.create_task(http.post("/v1/batch/sync", json=prompts))
+        named = {"Idempotency-Key": "kept"}
+        kept = asyncio.create_task(http.post(PATH, json=chat(6, model="simulated", stream=True), headers=named))
+        neighbour = asyncio.create_task(other.post(PATH, json=chat(6, model="simulated", stream=True)))
+        ids = await eventually(lambda: running(broker, record, 5, 2), 10, "all run")
+        began_s = time.monotonic()
+        await end(broker, key, record)
+        answers = await asyncio.wait_for(asyncio.gather(stream, kept, whole, several), 20)
+        assert time.monotonic() - began_s < WITHIN_S
+        for answer in answers[:2]:
+            assert answer.status_code == 200, "it had begun"
+            assert json.loads(answer.text.rstrip().rpartition("data: ")[2])["error"]["code"] == code
+        for answer in answers[2:]:
+            assert answer.status_code == (403 if code == "lane_not_allowed" else 401)
+            assert answer.json()["error"]["code"] == code
+        goes_on = answers[1].headers["x-streamfleet-id"]
+        for each in ids:
+            wanted = "succeeded" if each == goes_on else "cancelled"
+
+            async def is_ended(request_id: str = each, status: str = wanted) -> bool:
+                return await status_of(stage.url, request_id) == status
+
+            await eventually(is_ended, 20, f"{each} is {wanted}")
+        assert (await neighbour).text.rstrip().endswith("[DONE]"), "another key's stream goes on"
+
+
+async def test_who_reads_a_stream_again_is_ended_too(stage: Stage, broker: GatewayBroker) -> None:
+    key, record = await add_key(stage.url, "reads")
+    headers = {"X-Streamfleet-On-Disconnect": "continue"}
+    async with stage.gateway.http(key, timeout_s=60) as http:
+        first = asyncio.create_task(http.post(PATH, json={**LONG, "stream": True}, headers=headers))
+        (request_id,) = await eventually(lambda: running(broker, record, 1, 1), 10, "it runs")
+        second = asyncio.create_task(http.get(f"/v1/streams/{request_id}"))
+        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") >= 2, 10, "both read")
+        await broker.revoke(record.id)
+        for answer in await asyncio.wait_for(asyncio.gather(first, second), WITHIN_S):
+            assert '"code":"invalid_api_key"' in answer.text.rstrip().rpartition("data: ")[2]
+    assert await status_of(stage.url, request_id) == "", "it was to go on"
+
+
+async def running(broker: GatewayBroker, record: KeyRecord, count: int, streams: int) -> list[str]:
+    """Ids of a key's requests, once there are so many, and so many of them have streamed a token."""
+    rows = await broker.connection.command("KEYS", f"{{default}}:request:{record.id}*")
+    tokens = await broker.connection.command("KEYS", f"{{default}}:tokens:{record.id}*")
+    ids = [row.decode().partition("request:")[2] for row in rows]
+    return ids if len(ids) == count and len(tokens) == streams else []
