@@ -81,8 +81,11 @@ def run(row: Row, seed: int, root: Path, limit_s: float) -> Ran:
     reading.start()
     status: int | None = None
     try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = process.wait(limit_s)
+        while status is None and (left_s := began + limit_s - time.monotonic()) > 0:
+            try:
+                status = process.wait(min(60.0, left_s))
+            except subprocess.TimeoutExpired:
+                print(f"  {row.target}: {(time.monotonic() - began) / 60:.1f} min", flush=True)  # some are silent
     finally:
         _end(process)
         reading.join(5)
