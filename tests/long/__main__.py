@@ -153,9 +153,8 @@ def main(argv: Sequence[str], rows: Sequence[Row] = ROWS, root: Path = ROOT, lim
     print()
     for row, each in zip(chosen, ran, strict=True):
         until = f" (expected until {row.expected_until})" if row.expected_until else ""
-        print(
-            f"{row.target:<15} {each.minutes:5.1f} min  {each.verdict}{until}  {row.command.format(seed=args.seed)}\n  {each.said}"
-        )
+        command = row.command.format(seed=args.seed)
+        print(f"{row.target:<15} {each.minutes:5.1f} min  {each.verdict}{until}  {command}\n  {each.said}")
     for target in targets if not args.turn else ():
         mine = [each for row, each in zip(chosen, ran, strict=True) if row.target == target]
         whole = len(mine) == sum(row.target == target for row in rows)
