@@ -33,7 +33,7 @@ ROWS = (
     Row("fault-vllm", "tests.fault.resuming --seed {seed}"),
     Row("hostile", "tests.hostile --seed {seed}"),
     Row("fuzz", "tests.fuzz --seed {seed}"),
-    Row("observe", "monitoring.observe"),
+    Row("observe", "monitoring.observe --seconds 240"),  # it ends once all data came; on a busy machine, late
     Row("pods", "tests.pods"),
     Row("clients", "tests.clients"),
 )
