@@ -74,7 +74,7 @@ def output_limit(body: Mapping[str, Any], endpoint: str) -> int | None:
         return 0
     for name in LIMIT_FIELDS[endpoint]:
         if (given := body.get(name)) is not None:
-            return _limit(given)
+            return given if type(given) is int and 0 < given <= MOST_TOKENS else _limit(given)
     return DEFAULT_COMPLETION if endpoint == COMPLETIONS and "max_tokens" not in body else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha1
 
 from streamfleet.common.broker.types import Hint, Role
 from tests.scripts.histories.model import HANDED_OUT, READY, UNDELIVERED
@@ -13,8 +14,10 @@ NEEDS_MS = 3_000
 WATCH_MS, HANDED_MS = 5_000, 1_000
 MOST_IN_VAIN = 20
 """Most pulls of a worker in a second that get nothing."""
-CLASSES = ["none", *map(str, range(60))]
-"""Classes of length."""
+LENGTHS = ["none", *map(str, range(60))]
+TENANTS = ["", *(f" {sha1(name.encode()).hexdigest()[:8]}" for name in ("a", "b", "other"))]  # noqa: S324 - as scripts do
+CLASSES = [length + tenant for length in LENGTHS for tenant in TENANTS]
+"""Classes of length, of requests without a tenant and of each tenant's."""
 
 
 class Pulling(FleetState):

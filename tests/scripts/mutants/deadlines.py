@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scripts.mutants.mutant import HISTORY, Mutant
+from tests.scripts.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
@@ -20,7 +20,10 @@ MUTANTS = (
         caught_by="pull_judge.a_class_goes_by_the_limit_that_the_engine_takes",
         argument="0",
     ),
-    Mutant("judge: what an earlier run has done is not known", caught_by=HISTORY),
+    Mutant(
+        "judge: what an earlier run has done is not known",
+        caught_by="pull_judge.a_further_attempt_is_not_judged",
+    ),
     Mutant(
         "judge: a first attempt that goes on",
         "if attempt > 1 or claimed[8] ~= '' then return class end",

@@ -53,8 +53,8 @@ MUTANTS = (
     ),
     Mutant(
         "release: the fence",
-        "if holds(lane, id, lease[3]) then\n    local fields",
-        "if true then\n    local fields",
+        "local held = holds(lane, id, lease[3])",
+        "local held = true",
         HISTORY,
         0,
     ),

@@ -94,9 +94,9 @@ class Typical:
     def took(self, run_s: float, output_tokens: int, sequences: int) -> None:
         """Add the duration of a whole run, and the output tokens that it has generated in all its sequences."""
         if output_tokens > 0:
-            stays = math.exp(-run_s / PACE_S)
+            stays = 1 / (1 + run_s / PACE_S)
             self._ran_s = self._ran_s * stays + run_s
-            self._made = self._made * stays + output_tokens / max(1, sequences)
+            self._made = self._made * stays + output_tokens / (sequences or 1)
             self.token_s = self._ran_s / self._made
 
     def made_in(self, run_s: float, most: int, sequences: int) -> float:

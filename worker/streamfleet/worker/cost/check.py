@@ -138,7 +138,7 @@ def for_engine(
     passed = dict(body)
     if not _NOT_FOR_THE_ENGINE.isdisjoint(passed):
         passed = {name: value for name, value in body.items() if name not in _NOT_FOR_THE_ENGINE}
-    if endpoint == CHAT and body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
+    if "max_tokens" in body and endpoint == CHAT and body.get("max_completion_tokens") is not None:
         passed["max_tokens"] = body["max_completion_tokens"]  # servers that know the older name alone take the same
     cap = _output_cap(body, endpoint, limits, longest) if limits else None
     return passed if cap is None else {**passed, "max_tokens": cap}
