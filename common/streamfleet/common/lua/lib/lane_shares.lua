@@ -9,7 +9,7 @@ local call, lanes, limit, limit_bytes, percent, before, most, most_bytes
 local ARRIVALS, WAITING, SERVED
 local length, bytes = {}, {}                     -- by lane: entries; bytes, once a large request asked for them
 local lanes_staged, tenants, changed = {}, {}, {}   -- by lane; by lane and tenant; fields of `arrivals` to write
-local last, other, now
+local last, other
 -- @begin
 call, lanes, limit, limit_bytes, percent = redis.call, tonumber(ARGV[5]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[6])
 before = percent > 0 and 2 * lanes + 3 or lanes   -- keys before those of the requests
@@ -18,7 +18,7 @@ if next(bytes) then bytes = {} end
 if percent > 0 then
   ARRIVALS, WAITING, SERVED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 3)
   most, most_bytes = math.max(1, math.floor(limit * percent / 100)), limit_bytes * percent / 100
-  lanes_staged, tenants, changed, last, other, now = {}, {}, {}, nil, nil, nil
+  lanes_staged, tenants, changed, last, other = {}, {}, {}, nil, nil
 end
 -- @end
 
@@ -85,20 +85,21 @@ local function arrivals_of(lane, tenant)
   return known
 end
 
--- True if another tenant enqueued, or tried to, within the hour.
-local function others_than(name)
-  if not now then
-    local time = call('TIME')
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
-  end
+-- A tenant is there at this time, epoch ms. Returns true if another one was within the hour.
+local function see(name, now)
   local ms, before = string.match(last, '^(%d+) (.*)$')
   name = string.sub(redis.sha1hex(name), 1, 16)
-  if before ~= name or math.abs(now - ms) >= MINUTE_MS then
+  if before ~= name or now - ms >= MINUTE_MS then
     if before ~= name then other = last end
     last = string.format('%.0f ', now) .. name
     changed.last, changed.other = last, other
   end
-  return math.abs(now - tonumber(string.match(other, '^%d+') or -math.huge)) < HOUR_MS
+  return now - tonumber(string.match(other, '^%d+') or -math.huge) < HOUR_MS   -- also if its stream id was ahead of the clock
+end
+
+local function others_than(name)
+  local time = call('TIME')
+  return see(name, time[1] * 1000 + math.floor(time[2] / 1000))
 end
 
 local function drop_staged(known)
@@ -140,10 +141,10 @@ end
 -- Nil while a tenant may have one more request waiting in a lane; else by what it may not, as the reply has it.
 local function over_share(known, size)
   local lane = known.lane
-  -- @guard enqueue: alone, a tenant has the whole lane
-  if not others_than(known.name) then return nil end
   if known.full then return '' end
   if length[lane] < most and (size < LARGE or bytes[lane] + size <= most_bytes) then return nil end
+  -- @guard enqueue: alone, a tenant has the whole lane
+  if not others_than(known.name) then return nil end
   local all, ready, fresh_bytes = waiting_of(known)
   -- @guard enqueue: a tenant has a share of a lane
   if all >= most then known.full = true; return '' end
@@ -162,6 +163,7 @@ local function arrive(known, id, size)
     groups[#groups + 1] = newest
   end
   newest.id, newest.number, newest.size = id, newest.number + 1, newest.size + size
+  see(known.name, tonumber(string.match(id, '^%d+')))
   changed[known.field] = known
 end
 
