@@ -21,7 +21,6 @@ from tests.waiting import eventually
 LIMIT, SHARE = 40, 20
 WAITS = {"X-Streamfleet-On-Disconnect": "continue", "X-Streamfleet-Ttl": "1h"}
 SAID = "other tenants use it"
-Way = Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(scope="module")
@@ -62,64 +61,83 @@ def chat(text: str = "x", **more: object) -> dict[str, object]:
     return {"model": "simulated", "messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
 
 
-async def leave(http: httpx.AsyncClient, path: str, body: dict[str, object], **headers: str) -> httpx.Response | None:
-    """What is answered, or None where the request waits: its caller leaves."""
-    try:
-        return await http.post(path, json=body, headers={**WAITS, **headers}, timeout=httpx.Timeout(5, read=0.3))
-    except httpx.ReadTimeout:
-        return None
+async def ask(http: httpx.AsyncClient, path: str, body: dict[str, object], **headers: str) -> httpx.Response:
+    return await http.post(path, json=body, headers={**WAITS, **headers})
 
 
-def refused(answer: httpx.Response | None) -> bool:
-    if answer is None:
-        return False
-    assert answer.status_code == 429, answer.text
-    error = answer.json()["error"]
-    assert error["code"] == "queue_full"
-    assert SAID in error["message"]
-    assert int(answer.headers["retry-after"]) >= 1
-    return True
+class Lane:
+    """A lane, and callers that hang up once their requests wait in it."""
+
+    def __init__(self, rows: redis.asyncio.Redis, name: str) -> None:
+        self._rows, self.name = rows, name
+
+    async def length(self) -> int:
+        return int(await self._rows.xlen(f"{{default}}:lane:{self.name}"))
+
+    async def send(self, *requests: Coroutine[Any, Any, httpx.Response]) -> list[httpx.Response]:
+        """Wait until each is answered or in the lane, and hang up. Returns the answers."""
+        before, tasks = await self.length(), [asyncio.ensure_future(each) for each in requests]
+
+        async def seen_to() -> bool:
+            return sum(task.done() for task in tasks) + await self.length() - before >= len(tasks)
+
+        await eventually(seen_to, 30, "all are answered or in the lane")
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        return [each for each in found if isinstance(each, httpx.Response)]
 
 
-async def _chats(http: httpx.AsyncClient) -> None:
-    answers = await asyncio.gather(*(leave(http, CHAT, chat()) for _ in range(30)))
-    assert sum(map(refused, answers)) >= 10
+def refused(answers: list[httpx.Response]) -> int:
+    """How many answers there are, all of which say that the tenant has its share."""
+    for answer in answers:
+        assert answer.status_code == 429, answer.text
+        error = answer.json()["error"]
+        assert error["code"] == "queue_full"
+        assert SAID in error["message"]
+        assert int(answer.headers["retry-after"]) >= 1
+    return len(answers)
 
 
-async def _named(http: httpx.AsyncClient) -> None:
-    some = (leave(http, CHAT, chat(), **{"Idempotency-Key": f"{id(http)}-{n}"}) for n in range(30))
-    assert sum(map(refused, await asyncio.gather(*some))) >= 10
+async def _chats(http: httpx.AsyncClient, lane: Lane) -> None:
+    assert refused(await lane.send(*(ask(http, CHAT, chat()) for _ in range(30)))) == 30 - SHARE
 
 
-async def _streams(http: httpx.AsyncClient) -> None:
-    answers = await asyncio.gather(*(leave(http, CHAT, chat(stream=True)) for _ in range(30)))
-    assert sum(map(refused, answers)) >= 10
+async def _named(http: httpx.AsyncClient, lane: Lane) -> None:
+    some = (ask(http, CHAT, chat(), **{"Idempotency-Key": f"{id(http)}-{n}"}) for n in range(30))
+    assert refused(await lane.send(*some)) == 30 - SHARE
 
 
-async def _embeddings(http: httpx.AsyncClient) -> None:
+async def _streams(http: httpx.AsyncClient, lane: Lane) -> None:
+    assert refused(await lane.send(*(ask(http, CHAT, chat(stream=True)) for _ in range(30)))) == 30 - SHARE
+
+
+async def _embeddings(http: httpx.AsyncClient, lane: Lane) -> None:
     body: dict[str, object] = {"model": "simulated", "input": "x"}
-    answers = await asyncio.gather(*(leave(http, "/v1/embeddings", body) for _ in range(30)))
-    assert sum(map(refused, answers)) >= 10
+    assert refused(await lane.send(*(ask(http, "/v1/embeddings", body) for _ in range(30)))) == 30 - SHARE
 
 
-async def _sync_prompts(http: httpx.AsyncClient) -> None:
+async def _sync_prompts(http: httpx.AsyncClient, lane: Lane) -> None:
     body: dict[str, object] = {"model": "simulated", "prompts": ["x"] * 30}
-    assert await leave(http, "/v1/batch/sync", body) is None
-    assert refused(await leave(http, "/v1/batch/sync", body))
+    assert await lane.send(ask(http, "/v1/batch/sync", body)) == []
+    assert refused(await lane.send(ask(http, "/v1/batch/sync", body))) == 1
 
 
-async def _batch(http: httpx.AsyncClient) -> None:
+async def _batch(http: httpx.AsyncClient, lane: Lane) -> None:
     text = "".join(f"{line(f'l{n}')}\n" for n in range(60))
     file = (await http.post("/v1/files", data={"purpose": "batch"}, files={"file": text.encode()})).json()["id"]
     body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
-    answer = await http.post("/v1/batches", json=body, headers={"X-Streamfleet-Lane": lane_of(_batch)})
+    answer = await http.post("/v1/batches", json=body, headers={"X-Streamfleet-Lane": lane.name})
     assert answer.status_code == 200, answer.text
 
 
-async def _job(http: httpx.AsyncClient) -> None:
+async def _job(http: httpx.AsyncClient, lane: Lane) -> None:
     body = {"model": "simulated", "prompts": ["x"] * 60}
-    answer = await http.post("/v1/batch/async", json=body, headers={"X-Streamfleet-Lane": lane_of(_job)})
+    answer = await http.post("/v1/batch/async", json=body, headers={"X-Streamfleet-Lane": lane.name})
     assert answer.status_code == 202, answer.text
+
+
+Way = Callable[[httpx.AsyncClient, Lane], Coroutine[Any, Any, None]]
 
 
 def lane_of(way: Way) -> str:
@@ -135,12 +153,12 @@ async def test_alone_a_key_has_the_whole_lane(
     server: RedisServer, gateways: list[GatewayProcess], rows: redis.asyncio.Redis
 ) -> None:
     key, _ = await add_key(server.url, "alone")
+    lane = Lane(rows, "normal")
     async with gateways[0].http(key) as http:
-        answers = await asyncio.gather(*(leave(http, CHAT, chat()) for _ in range(LIMIT + 5)))
-        full = [answer for answer in answers if answer is not None]
+        full = await lane.send(*(ask(http, CHAT, chat()) for _ in range(LIMIT + 5)))
         assert len(full) == 5
         assert "is full" in full[0].json()["error"]["message"]
-    assert await rows.xlen("{default}:lane:normal") == LIMIT
+    assert await lane.length() == LIMIT
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
@@ -150,35 +168,32 @@ async def test_one_key_fills_half_of_a_lane_and_another_one_finds_room(
     flooding, _ = await add_key(server.url, f"flood-{way.__name__}")
     other, _ = await add_key(server.url, f"other-{way.__name__}")
 
-    async def waiting() -> int:
-        return int(await rows.xlen(f"{{default}}:lane:{lane}"))
-
-    lane = lane_of(way)
+    lane = Lane(rows, lane_of(way))
     async with (
         gateways[0].http(flooding) as first,
         gateways[1].http(flooding) as second,
         gateways[1].http(other) as http,
     ):
-        asked = {"path": CHAT, "body": chat(), "X-Streamfleet-Lane": lane}
-        assert await leave(http, **asked) is None
-        await way(first)
-        await eventually(lambda: _is(waiting, SHARE + 1), 20, "it has its half waiting")
-        assert refused(await leave(second, **asked))
-        assert await waiting() == SHARE + 1
+        in_lane = {"X-Streamfleet-Lane": lane.name}
+        assert await lane.send(ask(http, CHAT, chat(), **in_lane)) == []
+        await way(first, lane)
+        await eventually(lambda: _is(lane.length(), SHARE + 1), 20, "it has its half waiting")
+        assert refused(await lane.send(ask(second, CHAT, chat(), **in_lane))) == 1
+        assert await lane.length() == SHARE + 1
         for _ in range(3):
-            assert await leave(http, **asked) is None
+            assert await lane.send(ask(http, CHAT, chat(), **in_lane)) == []
 
 
-async def _is(number: Callable[[], Awaitable[int]], wanted: int) -> bool:
-    return await number() == wanted
+async def _is(number: Awaitable[int], wanted: int) -> bool:
+    return await number == wanted
 
 
 async def test_without_keys_everybody_has_the_whole_lane(
     server: RedisServer, rows: redis.asyncio.Redis, tmp_path: Path
 ) -> None:
+    lane = Lane(rows, "normal")
     settings = {"gateway_keys": "off", "gateway_models": "simulated=default", "lane_limit": LIMIT}
     with gateway_on(server.url, tmp_path, gateway_files=(tmp_path / "files").as_uri(), **settings) as gateway:
         async with gateway.http() as http:
-            answers = await asyncio.gather(*(leave(http, CHAT, chat()) for _ in range(LIMIT + 5)))
-    assert sum(answer is not None for answer in answers) == 5
-    assert await rows.xlen("{default}:lane:normal") == LIMIT
+            assert len(await lane.send(*(ask(http, CHAT, chat()) for _ in range(LIMIT + 5)))) == 5
+    assert await lane.length() == LIMIT

@@ -149,7 +149,7 @@ class BatchSettings(Group):
         5_000,
         ge=1,
         description=(
-            "How many batches and jobs of a tenant are kept; beyond it, the oldest that ended go, with their result files."
+            "How many batches and jobs of a tenant are kept; beyond it, the oldest that ended go, with their results."
         ),
     )
     gateway_batch_lease_ms: int = Field(
