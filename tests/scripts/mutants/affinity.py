@@ -56,7 +56,10 @@ MUTANTS = (
         caught_by="affinity.what_no_tenant_may_run_holds_up_no_other_lane",
     ),
     Mutant(
-        "affinity: workers come to rest where no tenant may run more", "and not shared.least(lane)", "and false", seed=3
+        "affinity: workers come to rest where no tenant may run more",
+        "and not shared.least(lane)",
+        "and false",
+        seed=19,
     ),
     Mutant(
         "affinity: a head that no tenant may run is not looked at",

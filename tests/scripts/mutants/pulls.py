@@ -304,7 +304,7 @@ MUTANTS = (
         "if deadline and deadline <= now_ms() then return 'expired'",
         "if deadline and deadline < now_ms() then return 'expired'",
         HISTORY,
-        35,
+        1,
     ),
     Mutant(
         "take: what is too large is not given out",
