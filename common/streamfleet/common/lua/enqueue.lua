@@ -14,24 +14,6 @@ local record_ttl, touch, count, replies = ARGV[3], ARGV[4] == 'touch', (#KEYS - 
 -- This script writes no results, and there is rarely one: one check for all of them.
 local answered = count > 0 and call('EXISTS', unpack(KEYS, before + 1 + count)) > 0
 
--- True if the lane would hold more than its bytes. Where ACL rules of an earlier release forbid MEMORY, only entries count.
-local function too_many_bytes(lane, size)
-  local full = size >= LARGE and bytes[lane] + size > limit_bytes
-  -- @guard enqueue: bytes of one call too
-  if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end
-  return full
-end
-
-local function size_of(lane, words)
-  local size = 0
-  for i = 2, #words, 2 do size = size + #words[i] end
-  if size >= LARGE and not bytes[lane] then
-    local usage = redis.pcall('MEMORY', 'USAGE', KEYS[lane], 'SAMPLES', 0)
-    bytes[lane] = type(usage) == 'number' and usage or usage and -math.huge or 0
-  end
-  return size
-end
-
 local function accept(record_key, result, lane, lane_name, reply, digest, words, tenant)
   local record = call('GET', record_key)
   -- @guard enqueue: an id once

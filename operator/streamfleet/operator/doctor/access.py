@@ -20,10 +20,12 @@ ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("ping", "info", "time", "client|id", "dbsize", "readonly"), ""),
     **dict.fromkeys(("cluster|slots", "cluster|shards", "cluster|nodes"), ""),
     **dict.fromkeys(("xlen", "zcard", "zpopmin", "hgetall", "hkeys", "hlen", "llen"), KEY),
-    **dict.fromkeys(("get", "del", "exists", "type", "pttl", "memory|usage", "xinfo|groups", "xinfo|stream"), KEY),
+    **dict.fromkeys(
+        ("get", "mget", "del", "exists", "type", "pttl", "memory|usage", "xinfo|groups", "xinfo|stream"), KEY
+    ),
     **dict.fromkeys(("zscore", "zmscore", "zrank", "zrem", "hget", "hmget", "hexists", "hdel"), f"{KEY} f"),
     **dict.fromkeys(("hset", "hsetnx"), f"{KEY} f v"),
-    **dict.fromkeys(("zcount", "zrange", "zrangebyscore", "zremrangebyscore"), f"{KEY} 0 1"),
+    **dict.fromkeys(("zcount", "zrange", "zrangebyscore", "zremrangebyscore", "zremrangebyrank"), f"{KEY} 0 1"),
     **dict.fromkeys(("zscan", "hscan"), f"{KEY} 0"),
     **dict.fromkeys(("xack", "xgroup|delconsumer"), f"{KEY} workers 1-0"),
     **dict.fromkeys(("xgroup|create", "xgroup|setid"), f"{KEY} workers 0"),

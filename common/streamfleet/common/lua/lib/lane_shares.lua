@@ -1,4 +1,5 @@
--- What a tenant may have waiting in a lane while others use the queue; a part of enqueue.lua, made once where it is a function.
+-- What a lane may hold, and a tenant may have waiting in it while others use the queue; a part of enqueue.lua, made once where
+-- it is a function.
 -- What it has waiting is ready, by the index `waiting` (tenants.lua), or not staged yet. Of the latter `arrivals` knows, for
 -- each '<lane><tenant>', groups in the order in which they came: '<last stream id> <number> <bytes>;', and so on. A group
 -- counts until all of it is staged. The fields `last` and `other` tell when the two tenants that enqueued last did so, by
@@ -25,6 +26,24 @@ end
 -- Keys of another type were written by hand: they count for nothing.
 local function number(reply) return type(reply) == 'number' and reply or 0 end
 local function text(reply) return type(reply) == 'string' and reply end
+
+-- True if the lane would hold more than its bytes. Where a user may not send MEMORY, only entries count.
+local function too_many_bytes(lane, size)
+  local full = size >= LARGE and bytes[lane] + size > limit_bytes
+  -- @guard enqueue: bytes of one call too
+  if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end
+  return full
+end
+
+local function size_of(lane, words)
+  local size = 0
+  for i = 2, #words, 2 do size = size + #words[i] end
+  if size >= LARGE and not bytes[lane] then
+    local usage = redis.pcall('MEMORY', 'USAGE', KEYS[lane], 'SAMPLES', 0)
+    bytes[lane] = type(usage) == 'number' and usage or usage and -math.huge or 0
+  end
+  return size
+end
 
 -- How far a lane is staged, and how many of its entries are ready or run.
 local function staged(lane)
