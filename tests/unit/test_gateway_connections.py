@@ -211,6 +211,17 @@ async def test_a_request_without_a_key_gives_way_too() -> None:
         app.go_on.set()
 
 
+async def test_a_request_whose_key_is_still_looked_up_is_kept_longer_than_idle_ones() -> None:
+    app = App()
+    async with served(app, connections=MOST) as address, crowd(address, *[get("/livez")] * MOST) as connections:
+        await asyncio.to_thread(connections[0].sendall, get("/wait"))
+        await eventually(lambda: "/wait" in app.came, 10, "it is under way")
+        assert (await ask(address)).endswith(b"ok")
+        assert await until_closed(connections[1]) == b""
+        app.go_on.set()
+        await answered(connections[0])
+
+
 async def test_a_request_of_an_admitted_caller_never_does() -> None:
     app, before = App(), refused("connections")
     async with served(app, connections=MOST) as address, crowd(address, *[get("/admitted/wait")] * MOST) as connections:
