@@ -39,9 +39,8 @@ BLOCK_MARGIN_S = 5.0
 CHECK_AFTER_S = 3.0
 """Delay of an answer after which its connection is checked, in seconds."""
 LAST_TIMEOUT_S = 2.0
-LEAST_TRY_S = 0.5
-"""Least time of the second try, in seconds: it goes over a new connection, and so succeeds if only the first was dead,
-or if this process was held up."""
+LEAST_TRY_S = 1.0
+"""Least time of the second try, in seconds: over a new connection, it succeeds if only the first was dead."""
 
 
 class Connection:
@@ -93,12 +92,13 @@ class Connection:
         self._locator.home(key)
 
     async def ping(self) -> None:
-        """Send PING once, without retries.
+        """Send PING: once, without retries, unless all tries together have a limit.
 
         Raises:
             BrokerUnavailable: no server answers at the address.
         """
-        await self._once(lambda clients: clients.commands.send("PING"))
+        work = self._patiently if self._bounded else self._once
+        await work(lambda clients: clients.commands.send("PING"))
 
     async def command(self, *words: Any) -> Any:
         """Send one command as raw words, and return the reply.
@@ -261,12 +261,15 @@ class Connection:
 
     async def _patiently(self, work: Callable[[ServerClients], Awaitable[T]], blocks_s: float = 0.0) -> T:
         now = asyncio.get_running_loop().time
-        end_s = now() + blocks_s + self._patience_s if self._patience_s and self._bounded else None
+        began_s = now()
+        end_s = began_s + blocks_s + self._patience_s if self._patience_s and self._bounded else None
         try:
             return await self._once(work, blocks_s)
         except BrokerUnavailable:
             if self._patience_s == 0:
                 raise
+            if end_s is not None:  # time in which this process was held up says nothing of Redis
+                end_s += max(0.0, now() - began_s - blocks_s - self.answer_timeout_s)
         stop: StopBaseT = stop_never
         if end_s is not None:
             stop = stop_before_delay(end_s - now())
