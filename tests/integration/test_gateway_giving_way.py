@@ -272,19 +272,24 @@ def test_a_file_of_nothing_costs_next_to_nothing(scene: Scene, data: bytes, code
 
 
 @pytest.mark.parametrize(
-    ("data", "failed"),
+    ("data", "status", "failed"),
     [
-        (b"".join(line(number) for number in range(1_000)), 0),
-        (b"".join(line(number, ',"x":[' + "[]," * 20_000 + "[]]") for number in range(20)), 20),
-        (b"".join(line(number, ',"x":[' + "1.5," * 240_000 + "1]") for number in range(4)), 4),
-        (b"".join(line(number, ',"x":[' + "[]," * 2_000_000 + "[]]") for number in range(4)), 4),
-        (line(1, f',"user":"{"x" * 2_000_000}"'), 1),  # a batch holds many lines
+        (b"".join(line(number) for number in range(1_000)), "completed", 0),
+        (b"".join(line(number, ',"x":[' + "[]," * 20_000 + "[]]") for number in range(20)), "completed", 20),
+        (b"".join(line(number, ',"x":[' + "1.5," * 240_000 + "1]") for number in range(4)), "failed", 4),
+        (b"".join(line(number, ',"x":[' + "[]," * 2_000_000 + "[]]") for number in range(4)), "failed", 4),
+        (line(1, f',"user":"{"x" * 2_000_000}"'), "failed", 1),  # a batch holds many lines
     ],
     ids=["many", "60 kB each", "a megabyte each", "6 MB each", "an image of 2 MB"],
 )
-def test_lines_of_a_batch(scene: Scene, data: bytes, failed: int) -> None:
+def test_lines_of_a_batch(scene: Scene, data: bytes, status: str, failed: int) -> None:
     def run() -> None:
-        counts = scene.run_batch(data)["request_counts"]
-        assert (counts["total"], counts["failed"]) == (data.count(b"\n"), failed)
+        batch = scene.run_batch(data)
+        if status == "failed":  # no line is a request
+            assert len(batch["errors"]["data"]) == failed
+        else:
+            counts = batch["request_counts"]
+            assert (counts["total"], counts["failed"]) == (data.count(b"\n"), failed)
+        assert batch["status"] == status
 
     gives_way(scene, run)

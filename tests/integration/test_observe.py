@@ -35,4 +35,4 @@ def test_without_prometheus_it_says_what_to_install(repository: Path, tmp_path: 
     seen = subprocess.run(
         words, cwd=repository, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
-    assert (seen.returncode, seen.stderr.strip().splitlines()[-1]) == (2, f"observe: {MISSING}")
+    assert (seen.returncode, seen.stderr.strip().splitlines()[-1]) == (77, f"observe: {MISSING}")

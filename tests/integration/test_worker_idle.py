@@ -50,7 +50,7 @@ async def waits(fleet: Fleet, number: int) -> None:
     async def staged() -> bool:
         return bool(sum([await fleet.redis.zcard(fleet.broker.keys.ready(lane)) for lane in Lane]) == number)
 
-    await eventually(staged, 10, f"{number} wait")
+    await eventually(staged, 30, f"{number} wait")
 
 
 @pytest.mark.parametrize("known_by", ["nothing", "sessions", "a system prompt"])
