@@ -254,15 +254,18 @@ async def takes_all(keys: Keys) -> None:
 
 
 async def test_a_debt_is_kept_until_it_has_filled_up(redis_url: str) -> None:
-    """Also by a request that is counted meanwhile."""
+    """No request is counted meanwhile, so that none shortens its life."""
     async with emptied(redis_url) as keys:
         await keys.add(requests=50, tokens=100)
         await settle(keys, await reserve(keys, 1), 50_000)
         bucket = keys.broker.names.allowance(ID)
         assert 499 * MINUTE < await keys.broker.connection.command("PTTL", bucket) <= 500 * MINUTE
-        keys.now_ms += 600 * MINUTE
-        assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
+        keys.now_ms += 499 * MINUTE
+        assert (await keys.broker.admit(SECRET)).verdict is Verdict.NO_TOKEN_LEFT
+        assert (await reserve(keys, 1)).code is ReserveCode.TOO_FEW
         assert await keys.broker.connection.command("PTTL", bucket) > 499 * MINUTE
+        keys.now_ms += MINUTE
+        assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
 
 
 async def test_a_reservation_is_due_for_one_gateway_at_a_time(keys: Keys) -> None:

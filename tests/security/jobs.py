@@ -16,7 +16,7 @@ from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
-from streamfleet.gateway.broker.api_keys import GatewayBroker, Held, ReserveCode
+from streamfleet.gateway.broker.api_keys import GatewayBroker, Held, ReserveCode, Verdict
 from streamfleet.gateway.broker.webhooks import WebhookBroker
 from streamfleet.gateway.webhook_messages import (
     Ending,
@@ -511,6 +511,7 @@ async def serve(guarded: Guarded, url: str) -> None:
         await me.look_in(held.name, 0)
         assert [due.held for due in await me.due(9, 9)] == [held]
         assert await me.settle(record.id, held, reserved.serial, 4, 1_000)
+        await in_debt(me, secret, record.id)
         assert await operator.records() == [record]
         async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
             await fleet.heartbeat("w1", {"models": ["m"]})
@@ -533,6 +534,18 @@ async def serve(guarded: Guarded, url: str) -> None:
     finally:
         await operator.close()
         await me.close()
+
+
+async def in_debt(me: GatewayBroker, secret: str, key_id: str) -> None:
+    """A key's requests that take all that is left, are refused, and use more than there was."""
+    first, second = Held("default", "r-2"), Held("default", "r-3")
+    taken = await me.reserve(key_id, 50, 8_000, first, 1, least=1)
+    assert taken.code is ReserveCode.TAKEN
+    assert (await me.reserve(key_id, 50, 8_000, second, 1, least=40)).code is ReserveCode.TOO_FEW
+    assert await me.settle(key_id, first, taken.serial, None, 1_000), "it was refused: all is given back"
+    taken = await me.reserve(key_id, 50, 5, second, 1)
+    assert await me.settle(key_id, second, taken.serial, 200, 1_000)
+    assert (await me.admit(secret)).verdict is Verdict.NO_TOKEN_LEFT
 
 
 async def has_a_share(guarded: Guarded, url: str) -> None:

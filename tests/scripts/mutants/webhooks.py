@@ -198,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         "bucket: a debt is not forgotten before it has filled up",
-        "math.max(KEPT_MS, until_ms(left, capacity, capacity), redis.call('PTTL', bucket))",
+        "math.max(KEPT_MS, until_ms(left, capacity, capacity))",
         "KEPT_MS",
         "gateway_keys.a_debt_is_kept_until_it_has_filled_up",
     ),

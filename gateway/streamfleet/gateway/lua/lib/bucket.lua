@@ -20,7 +20,6 @@ end
 
 local function keep_left(bucket, name, left, capacity, now)
   redis.call('HSET', bucket, name, string.format('%.3f', left), name .. '_ms', string.format('%.0f', now))
-  -- A debt is not forgotten before it has filled up.
-  local kept = math.max(KEPT_MS, until_ms(left, capacity, capacity), redis.call('PTTL', bucket))
-  redis.call('PEXPIRE', bucket, string.format('%.0f', kept))
+  -- A debt, which only tokens may have, is not forgotten before it has filled up. No request is counted meanwhile.
+  redis.call('PEXPIRE', bucket, string.format('%.0f', math.max(KEPT_MS, until_ms(left, capacity, capacity))))
 end
