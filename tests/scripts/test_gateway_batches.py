@@ -148,10 +148,10 @@ async def test_a_batch_is_accepted_once(queue: Queue) -> None:
     assert await added(found)
     after = before | {
         "file:file-in": {**INPUT.fields(), "uses": "1"},
-        "batch:batch_1": {**BATCH.fields(), "queued_bytes": "10"},
+        "batch:batch_1": BATCH.fields(),
         "batches:t": [("batch_1", 0)],
         "open_batches": [("batch_1", NOW)],
-        "use:t": {"file_bytes": "10", "queued_bytes": "10", "open": "1"},
+        "use:t": {"file_bytes": "10", "queued_bytes": "10", "open": "1", "open:batch_1": "10"},
     }
     assert await queue.dump() == after
     assert await added(found), "its answer was lost, and it is asked again"
@@ -161,10 +161,10 @@ async def test_a_batch_is_accepted_once(queue: Queue) -> None:
 
 async def test_a_batch_that_counted_for_nothing_gives_nothing_back(queue: Queue) -> None:
     found = await with_batch(queue)
-    await found.connection.command("HDEL", queue.keys.base + "batch:batch_1", "queued_bytes")
+    await queue.command("HDEL", found.names.use("t"), "open:batch_1")
     _, epoch = await taken(queue)
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
-    assert await queue.command("HGET", queue.keys.base + "use:t", "queued_bytes") == b"10"
+    assert await queue.command("HMGET", found.names.use("t"), "queued_bytes", "open") == [b"10", b"1"]
     assert ((await found.batch("batch_1")) or BATCH).status is BatchStatus.COMPLETED
 
 
@@ -220,6 +220,31 @@ async def test_a_tenant_has_a_number_of_open_batches(queue: Queue) -> None:
     assert await found.add_batch(job, most_open=1) == (AddCode.ACCEPTED, "job_1")
     assert await found.add_batch(second, most_open=1) == (AddCode.TOO_MANY_OPEN, "")
     assert await found.add_batch(second, most_open=2) == (AddCode.ACCEPTED, "batch_2")
+
+
+async def test_open_batches_whose_records_were_deleted_count_no_more(queue: Queue) -> None:
+    await deleted_ones_count_no_more(queue, {"most_open": 2})
+
+
+async def test_inputs_of_open_batches_whose_records_were_deleted_count_no_more(queue: Queue) -> None:
+    await deleted_ones_count_no_more(queue, {"most_bytes": 20})
+
+
+async def deleted_ones_count_no_more(queue: Queue, limit: dict[str, int]) -> None:
+    found = await with_batch(queue)
+    second, third, fourth = (replace(BATCH, id=f"batch_{number}") for number in (2, 3, 4))
+    assert await added(found, second)
+    before = await queue.dump()
+    assert (await found.add_batch(third, **limit))[1] == ""
+    assert await queue.dump() == before, "what is counted anew was right"
+    await queue.command("DEL", found.names.batch("batch_1"), found.names.batch("batch_2"))
+    for batch_id in ("batch_1", "batch_2"):
+        assert await found.take_batch(batch_id, "g1", LEASE_MS) is None
+    for each in (third, fourth):
+        assert await found.add_batch(each, **limit) == (AddCode.ACCEPTED, each.id)
+    use = {"file_bytes": "10", "queued_bytes": "20", "open": "2", "open:batch_3": "10", "open:batch_4": "10"}
+    assert (await queue.dump())["use:t"] == use
+    assert (await found.add_batch(BATCH, **limit))[1] == ""
 
 
 async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:

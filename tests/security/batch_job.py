@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.gateway.api_keys import GatewayNames
@@ -68,6 +70,8 @@ async def _batch(me: Records, file: FileRecord, kind: str) -> None:
     assert await me.named(naming.name) is None
     assert (await me.add_batch(made, naming=naming, kept_ms=HOLD_MS))[0] is AddCode.ACCEPTED
     assert await me.named(naming.name) == (made.id, naming.digest)
+    another = replace(made, id=new_id(kind, now_ms))
+    assert await me.add_batch(another, most_open=1) == (AddCode.TOO_MANY_OPEN, "")
     assert [each.id for each in await me.free_batches(5)] == [made.id]
     taken = await me.take_batch(made.id, "g1", HOLD_MS)
     assert taken is not None

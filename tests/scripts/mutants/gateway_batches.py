@@ -79,7 +79,7 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_batch_add: all open batches of a tenant",
-        "if most > 0 and used(KEYS[5], 'queued_bytes') + bytes > most then return {2, ''} end\n",
+        "if most > 0 and queued + bytes > most then return {2, ''} end\n",
         "",
         "gateway_batches.open_batches_of_a_tenant_have_a_limit_together",
     ),
@@ -87,6 +87,22 @@ MUTANTS = (
         "gateway_batch_add: a tenant's open batches", caught_by="gateway_batches.a_tenant_has_a_number_of_open_batches"
     ),
     Mutant("gateway_batch_finish: one less is open", caught_by="gateway_batches.a_tenant_has_a_number_of_open_batches"),
+    Mutant(
+        "gateway_batch_add: a batch that is gone counts no more",
+        caught_by="gateway_batches.open_batches_whose_records_were_deleted_count_no_more",
+    ),
+    Mutant(
+        "gateway_batch_add: so do the bytes of one that is gone",
+        "if open >= most_open or (most > 0 and queued + bytes > most) then count_anew() end\n",
+        "if open >= most_open then count_anew() end\n",
+        "gateway_batches.inputs_of_open_batches_whose_records_were_deleted_count_no_more",
+    ),
+    Mutant(
+        "gateway_batch_finish: what was counted gives back, nothing else",
+        "if call('HDEL', KEYS[11], mine) == 1 then",
+        "if call('HDEL', KEYS[11], mine) < 2 then",
+        "gateway_batches.a_batch_that_counted_for_nothing_gives_nothing_back",
+    ),
     Mutant("gateway_batch_add: a tenant's batches", caught_by="gateway_batches.a_tenant_has_a_number_of_batches"),
     Mutant(
         "gateway_batch_add: the number of a tenant's files", caught_by="gateway_batches.a_tenant_has_a_number_of_files"
@@ -96,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_batch_finish: gives room back",
-        "give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0, queued)\n",
+        "  give_back(KEYS[11], 'queued_bytes', input_bytes, queued)\n",
         "",
         "gateway_batches.open_batches_of_a_tenant_have_a_limit_together",
     ),

@@ -19,18 +19,39 @@ if ARGV[5] ~= '' then
 end
 local input = redis.call('HMGET', KEYS[4], 'tenant', 'bytes')
 if input[1] ~= ARGV[2] then return {0, ''} end
-local bytes, most = tonumber(input[2]) or 0, tonumber(ARGV[4])
-if most > 0 and used(KEYS[5], 'queued_bytes') + bytes > most then return {2, ''} end
+local bytes, most, most_open = tonumber(input[2]) or 0, tonumber(ARGV[4]), tonumber(ARGV[7])
+local queued, open = used(KEYS[5], 'queued_bytes'), used(KEYS[5], 'open')
+
+-- A batch whose record somebody deleted is taken off the open ones (gateway_batch_take.lua), but never ends.
+local function count_anew()
+  local all, queued_now, open_now = redis.call('HGETALL', KEYS[5]), 0, 0
+  for i = 1, #all, 2 do
+    local id = string.match(all[i], '^open:(.*)$')
+    if id and redis.call('ZSCORE', KEYS[3], id) then
+      queued_now, open_now = queued_now + (tonumber(all[i + 1]) or 0), open_now + 1
+    elseif id then
+      redis.call('HDEL', KEYS[5], all[i])
+    end
+  end
+  give_back(KEYS[5], 'queued_bytes', queued - queued_now, queued)
+  give_back(KEYS[5], 'open', open - open_now, open)
+  queued, open = queued_now, open_now
+end
+
+-- @guard gateway_batch_add: a batch that is gone counts no more
+if open >= most_open or (most > 0 and queued + bytes > most) then count_anew() end
+if most > 0 and queued + bytes > most then return {2, ''} end
 -- @guard gateway_batch_add: a tenant's open batches
-if used(KEYS[5], 'open') >= tonumber(ARGV[7]) then return {5, ''} end
+if open >= most_open then return {5, ''} end
 -- @guard gateway_batch_add: the number of a tenant's files
 if redis.call('ZCARD', KEYS[8]) >= MOST_FILES then return {7, ''} end
 -- @guard gateway_batch_add: a tenant's batches
 if redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[7]) >= tonumber(ARGV[8]) then return {6, ''} end
-redis.call('HSET', KEYS[1], 'queued_bytes', string.format('%.0f', bytes), unpack(ARGV, 9))
+redis.call('HSET', KEYS[1], unpack(ARGV, 9))
 redis.call('HINCRBY', KEYS[4], 'uses', 1)
 redis.call('HINCRBY', KEYS[5], 'queued_bytes', string.format('%.0f', bytes))
 redis.call('HINCRBY', KEYS[5], 'open', 1)
+redis.call('HSET', KEYS[5], 'open:' .. ARGV[1], string.format('%.0f', bytes))
 redis.call('ZADD', KEYS[2], 0, ARGV[1])
 redis.call('ZADD', KEYS[3], ARGV[3], ARGV[1])
 if ARGV[5] ~= '' then

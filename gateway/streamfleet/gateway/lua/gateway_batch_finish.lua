@@ -14,12 +14,15 @@ local status = call('HGET', KEYS[1], 'status')
 if status == ARGV[3] then return 1 end
 local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
 local ends = string.format('%.0f', now + tonumber(ARGV[4]))
-local queued, open = used(KEYS[11], 'queued_bytes'), used(KEYS[11], 'open')
+local mine, queued, open = 'open:' .. ARGV[1], used(KEYS[11], 'queued_bytes'), used(KEYS[11], 'open')
+local input_bytes = used(KEYS[11], mine)
 call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then allows the rest too
-local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes', 'queued_bytes')
-give_back(KEYS[11], 'queued_bytes', tonumber(bytes[3]) or 0, queued)
+local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes')
 -- @guard gateway_batch_finish: one less is open
-give_back(KEYS[11], 'open', 1, open)
+if call('HDEL', KEYS[11], mine) == 1 then
+  give_back(KEYS[11], 'queued_bytes', input_bytes, queued)
+  give_back(KEYS[11], 'open', 1, open)
+end
 for i = 1, 2 do
   if call('EXISTS', KEYS[2 + 2 * i]) == 1 then
     local file = KEYS[1 + 2 * i]

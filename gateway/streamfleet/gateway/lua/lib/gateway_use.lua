@@ -1,8 +1,9 @@
 -- Files of a tenant; each batch adds up to two, and their contents are in the store.
 local MOST_FILES = 20000
 
--- Use of a tenant, in the fields of a hash; a field that falls to 0 is deleted. Read it before any write: ACL rules
--- from before this key refuse the read, and then nothing is half done.
+-- Use of a tenant, in the fields of a hash: file_bytes; open, how many batches it has open; queued_bytes, the bytes of
+-- their inputs; open:<id>, those of one of them. A field that falls to 0 is deleted. Read it before any write: ACL
+-- rules from before this key refuse the read, and then nothing is half done.
 local function used(key, field) return tonumber(redis.call('HGET', key, field)) or 0 end
 
 local function give_back(key, field, bytes, left)
