@@ -143,6 +143,22 @@ async def test_of_those_that_ended_the_oldest_go_first_with_their_files_and_name
         assert await rows.hget(NAMES.use(tenant), "open") == "1"
 
 
+async def test_a_tenant_that_has_far_more_than_are_kept_is_told_so_and_soon_has_room(
+    idle: GatewayProcess, rows: redis.asyncio.Redis, key: str, request: pytest.FixtureRequest
+) -> None:
+    """As after the limit was lowered."""
+    ids = {f"batch_{number:04}": 0 for number in range(600)}
+    await rows.zadd(NAMES.batches(request.node.name), ids)
+    async with idle.http(key) as http:
+        file = await upload(http)
+        answer = await create(http, file)
+        assert refused(answer, 429, "too_many_batches")
+        assert f"more than {KEPT} batches and jobs are kept" in answer.json()["error"]["message"]
+        assert "not ended" not in answer.json()["error"]["message"]
+        assert 0 < int(answer.headers["retry-after"]) <= 5
+        assert (await create(http, file)).status_code == 200
+
+
 async def test_a_tenant_is_told_how_many_of_its_own_batches_a_gateway_runs(
     running: GatewayProcess, server: RedisServer, key: str
 ) -> None:
@@ -169,10 +185,10 @@ async def test_files_are_bounded_in_number(
     async with idle.http(key) as http:
         file = await upload(http)
         await rows.zadd(NAMES.files(tenant), {f"file-{number}": 0 for number in range(19_999)})
-        answer = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": b"{}\n"})
-        assert refused(answer, 413, "file_quota_exceeded")
-        assert refused(await create(http, file), 413, "file_quota_exceeded")
-        assert refused(await ask_job(http), 413, "file_quota_exceeded")
+        uploaded = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": b"{}\n"})
+        for answer in (uploaded, await create(http, file), await ask_job(http)):
+            assert refused(answer, 413, "file_quota_exceeded")
+            assert "those of batches and jobs" in answer.json()["error"]["message"], "jobs' files cannot be deleted"
         await rows.zrem(NAMES.files(tenant), "file-1")
         assert (await create(http, file)).status_code == 200
 

@@ -230,7 +230,7 @@ async def test_inputs_of_open_batches_whose_records_were_deleted_count_no_more(q
     await deleted_ones_count_no_more(queue, {"most_bytes": 20})
 
 
-async def deleted_ones_count_no_more(queue: Queue, limit: dict[str, int]) -> None:
+async def deleted_ones_count_no_more(queue: Queue, limit: dict[str, Any]) -> None:
     found = await with_batch(queue)
     second, third, fourth = (replace(BATCH, id=f"batch_{number}") for number in (2, 3, 4))
     assert await added(found, second)

@@ -24,7 +24,7 @@ MOST_METADATA_BYTES = 16_384
 """Most bytes of metadata as Redis holds it: JSON, with escapes."""
 LEAST_WINDOW_MS = 1_000
 USUAL_WINDOW = "24h"
-TOO_MUCH_S = 60
+TOO_MUCH_S, CLEARING_S = 60, 2
 """Seconds after which to try again, because a batch has to end first."""
 
 
@@ -155,6 +155,12 @@ def too_many_batches(most: int) -> ApiError:
     """Returns the refusal of a batch or job because too many of the tenant have not ended."""
     text = f"{most} batches and jobs may be open, which have not ended; try again when one has ended"
     return ApiError(429, text, "too_many_batches", LIMITED, headers=retry_after(TOO_MUCH_S), reason="batches")
+
+
+def too_many_kept(most: int) -> ApiError:
+    """Returns the refusal of a batch or job because more of the tenant are kept than one call may delete."""
+    text = f"more than {most} batches and jobs are kept, and not all that are too many could be deleted yet; try again"
+    return ApiError(429, text, "too_many_batches", LIMITED, headers=retry_after(CLEARING_S), reason="batches")
 
 
 def input_too_large(most_tokens: int) -> ApiError:

@@ -29,6 +29,7 @@ from streamfleet.gateway.batches.batch_parameters import (
     input_too_large,
     over_token_quota,
     too_many_batches,
+    too_many_kept,
 )
 from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.monitor import BatchMonitor
@@ -47,8 +48,9 @@ from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
-FORGOTTEN_AT_ONCE = 20
-LISTED_AT_ONCE, FORGET_TRIES = 10, 5
+FORGOTTEN = (20, 100, 100, 100, 100, 0)
+"""How many ended batches are deleted after each try to add one: far too many are kept after the limit was lowered."""
+LISTED_AT_ONCE = 10
 """A batch may have a hundred errors, which take time to parse."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
 """Most bytes of outputs in a webhook, and of the files read for it: Redis holds every outstanding webhook."""
@@ -194,8 +196,10 @@ class Batching:
                 raise _conflict()
             case AddCode.TOO_MUCH:
                 raise await self._quota_error(parameters.input_file_id, most_tokens)
-            case AddCode.TOO_MANY_OPEN | AddCode.TOO_MANY_KEPT:
+            case AddCode.TOO_MANY_OPEN:
                 raise too_many_batches(self.settings.gateway_batches_open_per_tenant)
+            case AddCode.TOO_MANY_KEPT:
+                raise too_many_kept(self.settings.gateway_batches_kept_per_tenant)
             case AddCode.TOO_MANY_FILES:
                 raise too_many_files()
             case AddCode.REPEATED:
@@ -206,7 +210,7 @@ class Batching:
     async def _add(self, record: BatchRecord, naming: Naming | None, window_ms: int) -> tuple[AddCode, str]:
         """Add a batch; where the tenant has as many as are kept, the oldest that ended go first."""
         settings, code, batch_id = self.settings, AddCode.TOO_MANY_KEPT, ""
-        for _ in range(FORGET_TRIES):
+        for most in FORGOTTEN:
             code, batch_id = await self.broker.add_batch(
                 record,
                 most_bytes=settings.gateway_batch_tokens_per_tenant * BYTES_A_TOKEN,
@@ -215,14 +219,15 @@ class Batching:
                 most_open=settings.gateway_batches_open_per_tenant,
                 most_kept=settings.gateway_batches_kept_per_tenant,
             )
-            if code is not AddCode.TOO_MANY_KEPT or not await self._forget_oldest(record.tenant):
+            full = code is AddCode.TOO_MANY_KEPT
+            if not full or not most or not await self._forget_oldest(record.tenant, most):
                 break
         return code, batch_id
 
-    async def _forget_oldest(self, tenant: str) -> int:
-        """Delete some of a tenant's oldest ended batches and jobs, with their result files. Returns how many."""
+    async def _forget_oldest(self, tenant: str, most: int) -> int:
+        """Delete a tenant's oldest ended batches and jobs, at most so many, with their results. Returns how many."""
         most_open = self.settings.gateway_batches_open_per_tenant
-        ids = await self.broker.oldest_ended(tenant, FORGOTTEN_AT_ONCE, most_open)
+        ids = await self.broker.oldest_ended(tenant, most, most_open)
         for batch_id, record in zip(ids, await self.broker.batches(ids), strict=True):
             results = () if record is None else (record.output_file_id, record.error_file_id)
             for file in await self.files.broker.files(results):

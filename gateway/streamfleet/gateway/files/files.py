@@ -29,6 +29,10 @@ LOOK_EVERY_BYTES = 1_048_576
 UPLOAD_HOLD_MS, SEGMENT_HOLD_MS = 21_600_000, 3_600_000
 """Time in which an upload, or a piece of a batch's output, has to be complete; after it, the sweep may delete it."""
 SWEEP_MOST, STILL_NEEDED_MS = 200, 3_600_000
+MAKE_ROOM = (
+    "those of batches and jobs among them: delete some, with DELETE /v1/files/ID; those of jobs cannot be deleted, "
+    "and end by themselves"
+)
 
 
 class Files:
@@ -119,7 +123,7 @@ class Files:
             raise self._quota_exceeded()
 
     def _quota_exceeded(self) -> ApiError:
-        text = f"your files may have {self._most_together} bytes together: delete some, with DELETE /v1/files/ID"
+        text = f"your files may have {self._most_together} bytes together, {MAKE_ROOM}"
         return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
     async def read(self, parts: list[Part]) -> AsyncGenerator[bytes, None]:
@@ -166,7 +170,7 @@ class Files:
 
 def too_many_files() -> ApiError:
     """Returns the refusal of a file, or of a batch that would make some."""
-    text = "you have as many files as a tenant may have: delete some, with DELETE /v1/files/ID"
+    text = f"you have as many files as a tenant may have, {MAKE_ROOM}"
     return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
 
