@@ -24,6 +24,7 @@ from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.broker.webhooks import WebhookBroker, WebhooksFull
 from streamfleet.gateway.webhook_messages import DeadWebhook
+from streamfleet.gateway.webhooks.retry_policy import MOST_REFUSALS
 from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker
 from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret, rotate
 from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve
@@ -283,6 +284,21 @@ async def test_a_name_that_leads_elsewhere_by_the_time_of_delivery_is_not_called
     assert (receiver.connections, asked) == (0, ["rebind.example.com"] * 2)
 
 
+@pytest.mark.parametrize("generous", [False, True])
+@pytest.mark.parametrize(
+    "addresses", [["169.254.169.254"], ["100.100.100.200"], ["::ffff:169.254.169.254"], ["8.8.8.8", "224.0.0.1"]]
+)
+async def test_a_name_that_leads_where_no_gateway_may_send_to_is_given_up_at_once(
+    scene: Scene, addresses: list[str], generous: bool
+) -> None:
+    """By its author's will, it would keep its place among the outstanding ones for days."""
+    resolver = names({"rebind.example.com": addresses})
+    webhooks = scene.started(resolver, gateway_webhooks_allow_private=generous)
+    await announce(webhooks, "http://rebind.example.com/")
+    letter = await scene.dead()
+    assert (letter.reason, letter.attempts) == ("refused", 1)
+
+
 @pytest.mark.parametrize(
     "strict",
     [
@@ -307,6 +323,17 @@ async def test_a_gateway_that_forbids_a_target_leaves_it_to_another_one(scene: S
     await eventually(lambda: receiver.came, 20, "the other gateway delivers it")
     await scene.nothing_left()
     assert not await scene.broker.dead(1)
+
+
+async def test_a_target_that_was_left_to_others_often_enough_is_given_up(scene: Scene) -> None:
+    receiver = await scene.receiver()
+    other = scene.make()
+    name = await announce(other, receiver.url())
+    await other.stop()
+    await scene.redis.hset(f"{HOOKS}tries", f"refused:{name}", MOST_REFUSALS)
+    scene.started(gateway_webhooks_allow_private=False)
+    letter = await scene.dead()
+    assert (letter.reason, letter.attempts, receiver.connections) == ("refused", 1, 0)
 
 
 async def test_a_gateway_with_fewer_attempts_gives_up_nothing_of_another_one(scene: Scene) -> None:

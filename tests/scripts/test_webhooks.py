@@ -133,6 +133,20 @@ async def test_an_ended_event_is_remembered_for_a_while(queue: Queue) -> None:
     assert await hooks.at(NOW + 10_000).broker.announce(message())
 
 
+async def test_refusals_are_counted_apart_from_attempts_until_the_end(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    refused = Settlement(Ending.BACK, reason=Reason.REFUSED)
+    for how, refusals, attempt in ((refused, 0, 1), (Settlement(Ending.BACK), 1, 1), (refused, 1, 1), (LATER, 2, 1)):
+        delivery = await hooks.one()
+        assert (delivery.refusals, delivery.attempt) == (refusals, attempt)
+        assert await hooks.settle(delivery, how)
+    later = hooks.at(NOW + 5_000)
+    delivery = await later.one()
+    assert (delivery.refusals, delivery.attempt) == (2, 2)
+    assert await later.settle(delivery, DEAD)
+    assert "tries" not in await later.dump()
+
+
 async def test_so_many_are_outstanding_and_no_more(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1", "m2", "m3", "m4")
     assert "4 webhooks are outstanding" in await refusal(hooks.broker.announce(message("m5")))

@@ -21,9 +21,14 @@ PLAN = RetryPolicy(DELAYS_S, 5 * DAY_MS)
 
 
 def settled(
-    answer: Answer, attempt: int = 1, age_ms: int = 0, chance: float = 0.0, retry_policy: RetryPolicy = PLAN
+    answer: Answer,
+    attempt: int = 1,
+    age_ms: int = 0,
+    chance: float = 0.0,
+    retry_policy: RetryPolicy = PLAN,
+    refusals: int = 0,
 ) -> Settlement:
-    return decide(answer, attempt, NOW - age_ms, NOW, retry_policy, chance)
+    return decide(answer, attempt, NOW - age_ms, NOW, retry_policy, chance, refusals)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
@@ -43,17 +48,28 @@ def test_410_is_given_up_at_once() -> None:
     assert (ending.ending, ending.reason, ending.status) == (Ending.DEAD, Reason.GONE, 410)
 
 
-def test_an_address_that_this_gateway_refuses_is_left_to_others_for_the_life_of_the_webhook() -> None:
-    refused = Answer(error="x", refused=True)
-    assert settled(refused) == Settlement(Ending.BACK, 1_000, error="x")
-    assert settled(refused, 10, age_ms=3_600_000) == Settlement(Ending.BACK, 900_000, error="x")
-    assert settled(refused, chance=1.0).delay_ms == 1_200
-    ages = [0]
-    while (ending := settled(refused, age_ms=ages[-1])).ending is Ending.BACK:
+@pytest.mark.parametrize(("attempt", "start_ms"), [(1, 0), (6, DAY_MS)])
+def test_an_address_that_this_gateway_refuses_is_left_to_others_for_more_than_an_hour(
+    attempt: int, start_ms: int
+) -> None:
+    """However old the webhook is: others may have tried it before."""
+    refused, ages = Answer(error="x", refused=True), [start_ms]
+    assert settled(refused, attempt, start_ms) == Settlement(Ending.BACK, 1_000, Reason.REFUSED, error="x")
+    assert settled(refused, attempt, start_ms, chance=1.0).delay_ms == 1_200
+    while (ending := settled(refused, attempt, ages[-1], refusals=len(ages) - 1)).ending is Ending.BACK:
         ages.append(ages[-1] + ending.delay_ms)
     assert (ending.ending, ending.reason, ending.error) == (Ending.DEAD, Reason.REFUSED, "x")
-    assert 3 * DAY_MS < ages[-1] <= 5 * DAY_MS
-    assert len(ages) < 100
+    assert 3_600_000 < ages[-1] - start_ms < 2 * 3_600_000
+    assert len(ages) < 50
+
+
+def test_a_refused_address_is_given_up_at_the_end_of_the_webhooks_life() -> None:
+    assert settled(Answer(error="x", refused=True), age_ms=5 * DAY_MS).ending is Ending.DEAD
+
+
+def test_an_address_that_no_gateway_may_call_is_given_up_at_once() -> None:
+    ending = settled(Answer(error="x", refused=True, forbidden=True))
+    assert (ending.ending, ending.reason, ending.error) == (Ending.DEAD, Reason.REFUSED, "x")
 
 
 def test_the_schedule_is_the_one_that_the_specification_suggests() -> None:

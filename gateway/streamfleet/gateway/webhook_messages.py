@@ -36,7 +36,7 @@ class WebhookNames:
         self.messages = f"{self.base}webhooks:messages"
         """Hash of id to message, JSON, while it is outstanding."""
         self.tries = f"{self.base}webhooks:tries"
-        """Hash of id to number of started attempts."""
+        """Hash of id to number of started attempts; `refused:<id>` is how often settings forbade its address."""
         self.ended = f"{self.base}webhooks:ended"
         """Sorted set of ids by their end, epoch ms, so that the same event is not announced again for a while."""
         self.dead = f"{self.base}webhooks:dead"
@@ -66,7 +66,7 @@ class Reason(StrEnum):
     ATTEMPTS = "attempts"  # every attempt failed
     AGE = "age"  # its next attempt would come too late
     GONE = "gone"  # the receiver said 410
-    REFUSED = "refused"  # its address is not one that may be called
+    REFUSED = "refused"  # its address is not one that may be called; also of BACK, where another gateway may call it
     LOST = "lost"  # its last attempts ended with the process that made them
 
 
@@ -166,12 +166,14 @@ class Delivery:
         attempt: number of this attempt, from 1.
         message: the message; None if it cannot be read.
         id: id of the message.
+        refusals: how often settings of gateways have forbidden its address.
     """
 
     entry: str
     attempt: int
     message: Message | None
     id: str
+    refusals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class Settlement:
     Attributes:
         ending: the outcome.
         delay_ms: ms until the next attempt (LATER, BACK).
-        reason: reason for giving up (DEAD).
+        reason: reason for giving up (DEAD); REFUSED if settings of this gateway forbid the address (BACK).
         status: HTTP status; 0 without an answer.
         error: description of the fault, for people; never the receiver's own text.
     """

@@ -153,6 +153,16 @@ MUTANTS = (
         "webhooks.one_that_was_handed_back_does_not_count_it",
     ),
     Mutant(
+        "webhook_settle: refusals by settings are counted",
+        caught_by="webhooks.refusals_are_counted_apart_from_attempts_until_the_end",
+    ),
+    Mutant(
+        "webhooks: refusals are forgotten at the end",
+        "call('HDEL', TRIES, id, 'refused:' .. id)",
+        "call('HDEL', TRIES, id)",
+        "webhooks.refusals_are_counted_apart_from_attempts_until_the_end",
+    ),
+    Mutant(
         "webhook_settle: dead ones are bounded",
         "'MAXLEN', '~', whole(cfg.dead_cap), ",
         "",

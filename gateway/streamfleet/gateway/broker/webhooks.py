@@ -72,8 +72,8 @@ class WebhookBroker(SharedKeys[WebhookNames]):
         args = [self._config, deliverer, most]
         now, next_ms, outstanding, last, rows = await self.connection.script_once("webhook_take", self._shared, args)
         deliveries = [
-            Delivery(entry.decode(), attempt, read_message(message), id.decode(errors="replace"))
-            for entry, id, attempt, message in rows  # noqa: A001 - what it is
+            Delivery(entry.decode(), attempt, read_message(message), id.decode(errors="replace"), refusals)
+            for entry, id, attempt, message, refusals in rows  # noqa: A001 - what it is
         ]
         waits = int(next_ms)
         return Taken(deliveries, int(now), None if waits < 0 else waits, outstanding, last.decode())

@@ -17,6 +17,8 @@ if ending == 'dead' or ending == 'delivered' then
   forget(id, now)
 else
   if ending == 'back' then call('HINCRBY', TRIES, id, -1) end
+  -- @guard webhook_settle: refusals by settings are counted
+  if ARGV[7] == 'refused' then call('HINCRBY', TRIES, 'refused:' .. id, 1) end
   if delay_ms > 0 then call('ZADD', LATER, whole(now + delay_ms), id) else make_due(id) end
 end
 call('XACK', DUE, GROUP, entry)

@@ -3,7 +3,7 @@
 -- time has come become due; after it, old dead letters are deleted, and deliverers that are gone are forgotten.
 -- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 deliverer; 3 most webhooks to take, 0 or more.
 -- Returns now (ms); ms until the next one is due, or -1; number of outstanding ones; the newest stream id of due ones;
--- and of each taken one: stream id, id, attempt, message or ''.
+-- and of each taken one: stream id, id, attempt, message or '', how often settings of gateways forbade its address.
 local deliverer, wanted, now = ARGV[2], tonumber(ARGV[3]), now_ms()
 
 open_for_writes()
@@ -24,7 +24,8 @@ local function take(entries)
     local id = entry[2] and entry[2][2]   -- an entry that was deleted by hand has no fields
     local message = id and call('HGET', MESSAGES, id)
     if message then
-      taken[#taken + 1] = {entry[1], id, call('HINCRBY', TRIES, id, 1), message}
+      local refusals = tonumber(call('HGET', TRIES, 'refused:' .. id)) or 0
+      taken[#taken + 1] = {entry[1], id, call('HINCRBY', TRIES, id, 1), message, refusals}
     else
       call('XACK', DUE, GROUP, entry[1])
       call('XDEL', DUE, entry[1])

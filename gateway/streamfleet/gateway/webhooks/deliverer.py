@@ -215,7 +215,8 @@ class Deliverer:
         ending = give_up_unattempted(delivery.attempt, message.since_ms, self._clock.now_ms(), policy)
         if ending is None:
             answer = await self._send(message)
-            ending = decide(answer, delivery.attempt, message.since_ms, self._clock.now_ms(), policy, self._chance())
+            now_ms, chance = self._clock.now_ms(), self._chance()
+            ending = decide(answer, delivery.attempt, message.since_ms, now_ms, policy, chance, delivery.refusals)
             metrics.ATTEMPT.labels(ending.ending).observe(self._clock.monotonic() - begun_s)
         await self._end(delivery, ending)
 

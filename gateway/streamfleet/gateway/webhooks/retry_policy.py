@@ -15,8 +15,9 @@ JITTER = 0.2
 """Up to this share is added to a delay at random, so that webhooks that failed together are not tried together."""
 MOST_WAIT_MS = 86_400_000
 """Longest delay that a receiver may ask for."""
-REFUSED_MS = 1_000
-"""Least pause after a refusal by one gateway's settings, while others may send it; it grows with the webhook's age."""
+REFUSED_MS, REFUSED_GROWTH, MOST_REFUSALS = 1_000, 1.25, 32
+"""First pause after a refusal by one gateway's settings, while others may send it, its growth, and most refusals: they
+last for about one and a half hours."""
 GONE, ASK_LATER = 410, frozenset({429, 503})
 
 
@@ -29,12 +30,14 @@ class Answer:
         error: reason in our own words; empty if a status came.
         retry_after: the header, as it came.
         refused: True if this gateway's settings forbid the receiver's address; another's may allow it.
+        forbidden: True if no gateway's settings can allow it.
     """
 
     status: int = 0
     error: str = ""
     retry_after: str = ""
     refused: bool = False
+    forbidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,13 @@ class RetryPolicy:
 
 
 def decide(
-    answer: Answer, attempt: int, since_ms: int, now_ms: int, retry_policy: RetryPolicy, chance: float
+    answer: Answer,
+    attempt: int,
+    since_ms: int,
+    now_ms: int,
+    retry_policy: RetryPolicy,
+    chance: float,
+    refusals: int = 0,
 ) -> Settlement:
     """Returns the outcome of a delivery by an answer.
 
@@ -67,6 +76,7 @@ def decide(
         now_ms: epoch ms.
         retry_policy: number and times of attempts.
         chance: random number from 0 to 1, for the jitter.
+        refusals: number of refusals by gateways' settings before this attempt.
     """
     if 200 <= answer.status < 300:
         return Settlement(Ending.DELIVERED, status=answer.status)
@@ -76,9 +86,10 @@ def decide(
         return Settlement(Ending.DEAD, reason=reason, status=answer.status, error=error)
 
     if answer.refused:
-        pause_ms = round(max(REFUSED_MS, (now_ms - since_ms) / 4) * (1 + JITTER * chance))
-        over = now_ms + pause_ms - since_ms > retry_policy.life_ms
-        return dead(Reason.REFUSED) if over else Settlement(Ending.BACK, pause_ms, error=error)
+        pause_ms = round(REFUSED_MS * REFUSED_GROWTH ** min(refusals, MOST_REFUSALS) * (1 + JITTER * chance))
+        late = now_ms + pause_ms - since_ms > retry_policy.life_ms
+        over = late or answer.forbidden or refusals >= MOST_REFUSALS
+        return dead(Reason.REFUSED) if over else Settlement(Ending.BACK, pause_ms, Reason.REFUSED, error=error)
     if answer.status == GONE:
         return dead(Reason.GONE)
     if attempt >= retry_policy.attempts:

@@ -16,6 +16,7 @@ from streamfleet.gateway.webhooks.retry_policy import Answer
 from streamfleet.gateway.webhooks.targets import (
     LookUps,
     NameUnknown,
+    NeverAllowed,
     Policy,
     host_of,
     read_target,
@@ -54,7 +55,7 @@ class Sender:
             async with asyncio.timeout(self._timeout_s):
                 return await self._post(url, headers, body, tenant)
         except InvalidRequest as error:
-            return Answer(error=error.message, refused=True)
+            return Answer(error=error.message, refused=True, forbidden=isinstance(error, NeverAllowed))
         except TimeoutError:
             return Answer(error=f"no answer within {self._timeout_s:g} s")
         except NameUnknown:

@@ -113,6 +113,10 @@ class NameUnknown(OSError):
     """The host does not exist."""
 
 
+class NeverAllowed(InvalidRequest):
+    """No gateway's settings allow webhooks to this address."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Targets that webhooks may have.
@@ -175,7 +179,7 @@ def _check_host(host: str, policy: Policy, param: str) -> None:
         pass
     else:
         if not is_allowed(host, policy.allow_private):
-            raise InvalidRequest("leads to an address that webhooks may not be sent to", param)
+            raise _refusal("leads to an address that webhooks may not be sent to", [host], param)
         return
     if len(host) > 253 or not _NAME.fullmatch(host):
         raise InvalidRequest("must have the name of a host, or an address", param)
@@ -211,7 +215,7 @@ async def resolve_target(
     """Returns the addresses of a target, resolved once for this tenant, all of them checked.
 
     Raises:
-        InvalidRequest: webhooks may not be sent to one of its addresses.
+        InvalidRequest: webhooks may not be sent to one of its addresses; NeverAllowed if no settings allow it.
         NameUnknown: the host does not exist, or has no address.
         OSError: the name cannot be resolved at the moment.
     """
@@ -220,8 +224,13 @@ async def resolve_target(
         raise NameUnknown(socket.EAI_NODATA, "no address")
     # One forbidden address is enough to refuse: a name with public and internal addresses is probably an attack.
     if not all(is_allowed(address, policy.allow_private) for address in found):
-        raise InvalidRequest(NOT_A_TARGET, param)
+        raise _refusal(NOT_A_TARGET, found, param)
     return found
+
+
+def _refusal(message: str, addresses: Sequence[str], param: str) -> InvalidRequest:
+    possible = all(is_allowed(address, allow_private=True) for address in addresses)
+    return (InvalidRequest if possible else NeverAllowed)(message, param)
 
 
 _THREADS = ThreadPoolExecutor(LOOK_UPS, "webhook-names")
