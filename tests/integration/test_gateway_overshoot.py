@@ -97,6 +97,29 @@ async def test_a_key_gets_its_limit_however_it_asks(
             assert (await http.post(path, json=body)).status_code == 429, "it is in debt"
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "field"), [(CHATS, "max_tokens"), (CHATS, "max_completion_tokens"), (TEXTS, "max_tokens")]
+)
+async def test_of_several_prompts_without_a_limit_one_may_be_a_debt(
+    server: RedisServer,
+    gateway: GatewayProcess,
+    rows: redis.asyncio.Redis,
+    endpoint: str,
+    field: str,
+) -> None:
+    """All others have to fit into the limit; an answer of 429 costs nothing."""
+    key, record = await add_key(server.url, "several", limits=(None, LIMIT))
+    ask = {"model": "simulated", "endpoint": endpoint, "ignore_eos": True, field: None}
+    async with gateway.http(key, timeout_s=60) as http:
+        answer = await http.post("/v1/batch/sync", json={**ask, "prompts": ["hi"] * AT_ONCE})
+        assert answer.status_code == 429
+        assert answer.headers["x-should-retry"] == "false", "it can never be had"
+        assert await used(rows, record.id) == (0, 0)
+        assert (await http.post("/v1/batch/sync", json={**ask, "prompts": ["hi"]})).status_code == 200
+        count, tokens = await used(rows, record.id)
+        assert (count, tokens <= LIMIT + CONTEXT) == (1, True)
+
+
 @pytest.mark.usefixtures("rows")
 async def test_who_sets_no_limit_gets_one_answer_after_the_other(server: RedisServer, gateway: GatewayProcess) -> None:
     """What an answer did not use is there again for the next one."""

@@ -71,6 +71,11 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, con
     return Demand(prompt + several * usual, prompt + 1 + (several - 1) * usual)
 
 
+def least_of(demands: Sequence[Demand]) -> int:
+    """Tokens that have to be left for several bodies: only one of them may take all that is left."""
+    return sum(each.most for each in demands) - max((each.most - each.least for each in demands), default=0)
+
+
 def used_tokens(result: Result, reserved: int) -> int | None:
     """Tokens that a request used; None while a cancelled one is still in its queue or engine.
 
@@ -155,7 +160,7 @@ class TokenBudget:
             return None
         context = await self._context(held.queue)
         demands = [expected_tokens(endpoint, body, size, context) for body, size in bodies]
-        most, least = sum(each.most for each in demands), sum(each.least for each in demands)
+        most, least = sum(each.most for each in demands), least_of(demands)
         if least > limit:
             raise over_token_limit(caller, least)
         pay = partial(self._broker.reserve, caller.owner, limit, most, held, self._check_ms, least=least)
