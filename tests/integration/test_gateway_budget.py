@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -26,8 +27,10 @@ from streamfleet.gateway.app import build
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.worker.engine import asgi
+from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from tests.broker import Broker
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
+from tests.integration.http_engine import ANSWER, HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
 from tests.servers import newest
@@ -49,7 +52,9 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def gateway(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with gateway_on(server.url, tmp_path_factory.mktemp("gateway"), gateway_models="simulated=default") as process:
+    with gateway_on(
+        server.url, tmp_path_factory.mktemp("gateway"), gateway_models="simulated=default,test-model=default"
+    ) as process:
         yield process
 
 
@@ -76,6 +81,18 @@ class Account:
         left = float(await self.rows.hget(f"{{gateway}}/left:{self.id}", "tokens") or LIMIT)
         filled = LIMIT * (time.monotonic() - self._began_s) / 60
         assert LIMIT - used - 1 <= left <= LIMIT - used + filled
+
+    async def spent(self) -> int:
+        """Tokens that the only request of this key, a named one, was charged. Gateways look for its end at once."""
+
+        async def settled() -> Any:
+            names: Any = await self.rows.zrange("{gateway}/reservations", 0, -1)
+            for name in names:
+                await self.rows.zadd("{gateway}/reservations", {name: 0}, xx=True)
+            (name,) = [name async for name in self.rows.scan_iter(f"{{gateway}}/reserved:default/{self.id}-*")]
+            return await self.rows.hget(name, "used")
+
+        return int(await eventually(settled, 20, "it is settled"))
 
     async def used(self, request_id: str) -> int:
         """Tokens that a request used, by its result."""
@@ -210,6 +227,50 @@ async def test_prompts_that_nobody_waits_for_are_charged(gateway: GatewayProcess
         used += await account.used(request_id)
     assert used < 7_500
     await account.charged(used)
+
+
+COUNTED_BY_NOBODY = {name: value for name, value in ANSWER.items() if name != "usage"}
+HANGS = Reply(after_s=60)
+FAILS = Reply(501, {"error": {"message": "CUDA error", "type": "server_error"}})
+PROMPT = 25
+"""Most tokens of the prompts here, by their bodies' bytes."""
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": 700}])
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [(Reply(body=COUNTED_BY_NOBODY), 200), (HANGS, 504), (FAILS, 501)],
+    ids=["ok", "hangs", "fails"],
+)
+@pytest.mark.parametrize("swept", [False, True])
+async def test_a_run_that_nobody_counts_is_neither_free_nor_takes_all(
+    server: RedisServer,
+    gateway: GatewayProcess,
+    account: Account,
+    reply: Reply,
+    status: int,
+    limit: dict[str, Any],
+    swept: bool,
+) -> None:
+    """By the gateway that answers it, and by the one that looks for what others left."""
+    body = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}], **limit}
+    headers = {
+        "X-Streamfleet-Ttl": "1500ms" if status == 504 else "30s",
+        "X-Streamfleet-On-Disconnect": "continue",
+        "Idempotency-Key": "one",
+    }
+    least = 0 if status == 501 else limit.get("max_tokens") or 256
+    async with (
+        HttpEngine(lambda _id, _n: replace(reply, after_s=reply.after_s or float(swept))).serving() as engine,
+        worker_inside(server.url, OpenAIEngine(Upstream(engine.url))),
+        gateway.http(account.key) as http,
+    ):
+        if swept:
+            with contextlib.suppress(httpx.ReadTimeout):
+                await http.post(PATH, json=body, headers=headers, timeout=httpx.Timeout(20, read=0.5))
+        else:
+            assert (await http.post(PATH, json=body, headers=headers)).status_code == status
+        assert least <= await account.spent() <= least + PROMPT
 
 
 # -- any interleaving --------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from streamfleet.gateway.api_keys import (
     read_record,
 )
 from streamfleet.gateway.authentication import format_duration
+from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.errors import (
     ApiError,
     exception_to_api_error,
@@ -38,7 +39,14 @@ from streamfleet.gateway.errors import (
     retry_after,
 )
 from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced_models
-from streamfleet.gateway.token_budget import UNTOLD_CONTEXT, Demand, expected_tokens, used_tokens
+from streamfleet.gateway.token_budget import (
+    UNTOLD_CONTEXT,
+    USUAL_OUTPUT,
+    Demand,
+    Reservation,
+    expected_tokens,
+    used_tokens,
+)
 from streamfleet.operator.fleet import WorkerView, worker_views
 
 NOW = 1_790_000_000_000
@@ -370,23 +378,52 @@ def test_tokens_that_a_request_may_use() -> None:
 def test_what_limits_no_output_may_use_all_that_the_engine_has(endpoint: str, limit: Any) -> None:
     if endpoint == RESPONSES:
         limit = {"max_output_tokens": limit.get("max_tokens")}
-    assert expected_tokens(endpoint, limit, 40, context=100) == Demand(111, 12)
-    assert expected_tokens(endpoint, limit | {"n": 3}, 40, context=100) == Demand(311, 212), "one of them as a debt"
-    assert expected_tokens(endpoint, limit, 40) == Demand(11 + UNTOLD_CONTEXT, 12)
+    assert expected_tokens(endpoint, limit, 40, context=100) == Demand(111, 12, prompt=11, guess=111)
+    assert expected_tokens(endpoint, limit | {"n": 3}, 40, context=100) == Demand(311, 212, 11, 311), "one as a debt"
+    assert expected_tokens(endpoint, limit, 40) == Demand(11 + UNTOLD_CONTEXT, 12, 11, 11 + USUAL_OUTPUT)
+
+
+GONE: dict[str, Any] = {"entry": "normal:1-0"}
+
+
+def charged(status: Status, guess: int = 1_010, prompts: int = 0, **fields: Any) -> int | None:
+    held = Held("default", "r", prompts, prompt=10 * (prompts or 1), guess=guess * (prompts or 1))
+    return used_tokens(ended(status, **fields), Reservation(held, "key", "serial", 1_010 * (prompts or 1)))
 
 
 def test_tokens_that_it_used() -> None:
-    assert used_tokens(ended(Status.SUCCEEDED, usage='{"total_tokens": 7}'), 100) == 7
-    assert used_tokens(ended(Status.SUCCEEDED), 100) == 100
-    assert used_tokens(ended(Status.FAILED, http_status=400, waited_ms=1), 100) == 0
-    assert used_tokens(ended(Status.CANCELLED), 100) is None, "it may still run"
-    gone = {"entry": "normal:1-0"}
-    assert used_tokens(ended(Status.CANCELLED, **gone), 100) == 0, "it never ran"
-    assert used_tokens(ended(Status.CANCELLED, **gone, waited_ms=1, usage='{"total_tokens": 7}'), 100) == 7
-    assert used_tokens(ended(Status.CANCELLED, **gone, waited_ms=1), 100) == 100, "nobody counted"
-    assert used_tokens(ended(Status.EXPIRED), 100) == 0, "it expired in its queue"
-    assert used_tokens(ended(Status.EXPIRED, waited_ms=1, usage='{"total_tokens": 9}'), 100) == 9
-    assert used_tokens(ended(Status.DEAD), 100) == 0, "its workers died"
+    assert charged(Status.SUCCEEDED, usage='{"total_tokens": 7}') == 7
+    assert charged(Status.FAILED, http_status=400, waited_ms=1) == 0
+    assert charged(Status.CANCELLED) is None, "it may still run"
+    assert charged(Status.CANCELLED, **GONE) == 0, "it never ran"
+    assert charged(Status.CANCELLED, **GONE, waited_ms=1, usage='{"total_tokens": 7}') == 7
+    assert charged(Status.EXPIRED) == 0, "it expired in its queue"
+    assert charged(Status.EXPIRED, waited_ms=1, usage='{"total_tokens": 9}') == 9
+    assert charged(Status.DEAD) == 0, "its workers died"
+
+
+@pytest.mark.parametrize("prompts", [0, 3])
+@pytest.mark.parametrize(
+    ("status", "fields"), [(Status.SUCCEEDED, {}), (Status.EXPIRED, {"waited_ms": 1}), (Status.CANCELLED, GONE)]
+)
+def test_a_run_that_nobody_counted_counts_as_its_limit_or_as_a_usual_answer(
+    status: Status, fields: dict[str, Any], prompts: int
+) -> None:
+    fields = {"waited_ms": 1, **fields}
+    assert charged(status, prompts=prompts, **fields) == 1_010, "it had a limit"
+    assert charged(status, 266, prompts, **fields) == 266
+    assert charged(status, 266, prompts, streamed=300, **fields) == 310, "more was seen"
+    assert charged(status, 266, prompts, streamed=10**6, **fields) == 1_010, "no more than it may have"
+    assert charged(status, 266, prompts, response=json.dumps("x" * 1_598), **fields) == 410
+
+
+@pytest.mark.parametrize("guess", [266, 1_010])
+def test_a_run_that_failed_without_a_token_counts_as_its_prompt(guess: int) -> None:
+    assert charged(Status.FAILED, guess, http_status=500, waited_ms=1) == 10
+    assert charged(Status.FAILED, guess, 2, http_status=503, waited_ms=1) == 10
+    assert charged(Status.FAILED, guess, http_status=500) == 0, "it never ran"
+    assert charged(Status.FAILED, guess, http_status=500, waited_ms=1, first_token_ms=3) == guess
+    assert charged(Status.FAILED, guess, http_status=500, waited_ms=1, streamed=3) == guess
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ class Enqueued:
             result: None where Redis lost the request.
         """
         if self.reservation is not None:
-            used = 0 if result is None else used_tokens(result, self.reservation.tokens)
+            used = 0 if result is None else used_tokens(result, self.reservation)
             await self.context.gateway.budget.settle(self.reservation, used)
 
     async def _cancel(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,6 +33,8 @@ SOON_MS = 500
 UNKNOWN_MS = 30_000
 """After this time since it was sent, a request unknown to its queue is counted as lost."""
 SWEPT_AT_ONCE = 100
+USUAL_OUTPUT = 256
+"""Output tokens of a sequence without a limit that nobody counted, if no more were seen."""
 UNTOLD_CONTEXT = 8_192
 """Tokens of a sequence at most, where the workers of a queue do not say it."""
 Body = tuple[Mapping[str, Any], int]
@@ -47,10 +49,14 @@ class Demand:
         most: all that the engine may use.
         least: what has to be left for it. Less than `most` for a body that limits no output: it takes all that is
             left, so that it runs, but no other one beside it; what it uses beyond that is a debt.
+        prompt: tokens of the prompt.
+        guess: what a run counts as that nobody counted. Less than `most` for a body that limits no output.
     """
 
     most: int
     least: int
+    prompt: int
+    guess: int
 
 
 def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, context: int | None = None) -> Demand:
@@ -66,30 +72,15 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, con
     limit = output_limit(body, endpoint)
     if limit is not None:
         most = prompt + several * (limit if context is None else min(limit, context))
-        return Demand(most, most)
+        return Demand(most, most, prompt, most)
     usual = context or UNTOLD_CONTEXT
-    return Demand(prompt + several * usual, prompt + 1 + (several - 1) * usual)
+    guess = prompt + several * min(USUAL_OUTPUT, usual)
+    return Demand(prompt + several * usual, prompt + 1 + (several - 1) * usual, prompt, guess)
 
 
 def least_of(demands: Sequence[Demand]) -> int:
     """Tokens that have to be left for several bodies: only one of them may take all that is left."""
     return sum(each.most for each in demands) - max((each.most - each.least for each in demands), default=0)
-
-
-def used_tokens(result: Result, reserved: int) -> int | None:
-    """Tokens that a request used; None while a cancelled one is still in its queue or engine.
-
-    A request counts as all its reserved tokens if it reached an engine that does not count.
-    """
-    used = _count((result.usage or {}).get("total_tokens"))
-    if used:
-        return used
-    if result.status is Status.CANCELLED and "entry" not in result.fields:
-        return None
-    if result.status is Status.SUCCEEDED:
-        return reserved
-    refused = result.status is Status.FAILED and result.http_status < 500
-    return 0 if refused or result.timings.waited_ms is None else reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +98,31 @@ class Reservation:
     owner: str
     serial: str
     tokens: int
+
+
+def used_tokens(result: Result, reserved: Reservation | Due) -> int | None:
+    """Tokens that a request used; None while a cancelled one is still in its queue or engine.
+
+    A run that nobody counted is charged what its reservation guesses, so that none is free, or what was seen of its
+    output if that is more; one that failed before its first token is charged its prompt.
+    """
+    used = _count((result.usage or {}).get("total_tokens"))
+    if used:
+        return used
+    if result.status is Status.CANCELLED and "entry" not in result.fields:
+        return None
+    if result.status is not Status.SUCCEEDED and result.timings.waited_ms is None:
+        return 0
+    held, seen = reserved.held, _seen(result)
+    prompt, guess, most = (each // len(held.ids) for each in (held.prompt, held.guess, reserved.tokens))
+    if result.status is Status.FAILED and not seen and result.timings.first_token_ms is None:
+        return 0 if result.http_status < 500 else prompt
+    return max(guess, min(most, prompt + seen))
+
+
+def _seen(result: Result) -> int:
+    """Tokens that were seen of a run's output: its chunks, or four bytes each of its answer."""
+    return max(_count(result.fields.get("streamed")), len(result.fields.get("response", "")) // BYTES_A_TOKEN)
 
 
 class TokenBudget:
@@ -163,6 +179,7 @@ class TokenBudget:
         most, least = sum(each.most for each in demands), least_of(demands)
         if least > limit:
             raise over_token_limit(caller, least)
+        held = replace(held, prompt=sum(each.prompt for each in demands), guess=sum(each.guess for each in demands))
         pay = partial(self._broker.reserve, caller.owner, limit, most, held, self._check_ms, least=least)
         reserved = await pay()
         if reserved.code is ReserveCode.SETTLED and await self._is_forgotten(held):
@@ -223,10 +240,9 @@ class TokenBudget:
         queue = (await self._queues.client(due.held.queue)).broker
         known = await queue.known(ids)  # first: a request that ends in between has a result
         results = await queue.results(ids)
-        share = due.tokens // len(ids)
         gone = [entry is None and due.age_ms >= UNKNOWN_MS for entry in known]
         return sum_if_known(
-            used_tokens(result, share) if result is not None else 0 if lost else None
+            used_tokens(result, due) if result is not None else 0 if lost else None
             for lost, result in zip(gone, results, strict=True)
         )
 
@@ -258,4 +274,6 @@ def _listed(prompts: object) -> int:
 
 
 def _count(value: object) -> int:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9 else 0

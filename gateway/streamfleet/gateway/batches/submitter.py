@@ -179,7 +179,7 @@ class Charges:
     async def settle(self, answer: Answer) -> None:
         """Charge what a line used. Where this gateway ends before that, another one does, by the line's result."""
         if (reservation := self._reservations.pop(answer.number, None)) is not None:
-            await self._budget.settle(reservation, used_tokens(answer.result, reservation.tokens))
+            await self._budget.settle(reservation, used_tokens(answer.result, reservation))
 
 
 class Submitter:

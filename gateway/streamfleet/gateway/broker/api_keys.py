@@ -107,12 +107,16 @@ class Held:
         id: id of the request; of several, the common beginning of their ids.
         prompts: 0 for one request; else the number of requests, with the ids ``<id>-0``, ``<id>-1``, …
         named: the caller gave the request a name, and may send it again.
+        prompt: tokens of the prompts, all together.
+        guess: tokens that all runs together count as, if nobody counts them.
     """
 
     queue: str
     id: str
     prompts: int = 0
     named: bool = False
+    prompt: int = 0
+    guess: int = 0
 
     @property
     def name(self) -> str:
@@ -214,6 +218,7 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         args = [per_minute, tokens, held.name, look_ms, replaces, secrets.token_hex(8), self._clock()]
         args.append(tokens if least is None else least)
         fields = {"owner": key_id, "named": int(held.named), "prompts": held.prompts}
+        fields |= {"prompt": held.prompt, "guess": held.guess}
         words = [word for pair in fields.items() for word in pair]
         found = await self.connection.script("gateway_reserve", keys, [*args, *words])
         code, left, full_ms, wait_ms, serial, taken = found
@@ -330,6 +335,13 @@ def _due(name: str, fields: Mapping[bytes, bytes], now_ms: int) -> Due:
         return int(text) if text.isdigit() else 0
 
     queue, _, request_id = name.rpartition("/")
-    held = Held(queue, request_id, number(b"prompts"), fields.get(b"named") == b"1")
+    held = Held(
+        queue,
+        request_id,
+        prompts=number(b"prompts"),
+        named=fields.get(b"named") == b"1",
+        prompt=number(b"prompt"),
+        guess=number(b"guess"),
+    )
     owner, serial = (fields.get(field, b"").decode(errors="replace") for field in (b"owner", b"serial"))
     return Due(held, owner, serial, number(b"tokens"), max(0, now_ms - number(b"sent_ms")))

@@ -66,7 +66,7 @@ async def sync(request: Request) -> Response:
         results = await _wait_for_results(context, call, parameters)
     finally:
         if reservation is not None:
-            used = call.used(reservation.tokens)
+            used = call.used(reservation)
             context.gateway.run_in_background(context.gateway.budget.settle(reservation, used), "settle tokens")
     took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
     answer = _results_object(context, call.id, results, took_ms)

@@ -19,7 +19,7 @@ from streamfleet.gateway.models import Chosen
 from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.request_parameters import RequestParameters, body_to_enqueue
 from streamfleet.gateway.simple.prompts import PromptParameters, of_error, of_result
-from streamfleet.gateway.token_budget import sum_if_known, used_tokens
+from streamfleet.gateway.token_budget import Reservation, sum_if_known, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.sender import share_used
@@ -102,11 +102,11 @@ class SyncCall:
             self._ended[number] = of_error(number, TIMED_OUT, "deadline_exceeded")
         return [self._ended[number] for number in sorted(self._ended)]
 
-    def used(self, reserved: int) -> int | None:
+    def used(self, reserved: Reservation) -> int | None:
         """Tokens that all requests used; None if one has not ended, or was sent and not acknowledged."""
         if self._enqueueing or self._numbers:
             return None
-        return sum_if_known(used_tokens(result, reserved // len(self._ended)) for result in self._results)
+        return sum_if_known(used_tokens(result, reserved) for result in self._results)
 
     def abandon(self) -> None:
         """Cancel all requests, unless they should go on when the caller leaves."""
