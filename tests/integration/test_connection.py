@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -19,6 +21,7 @@ from streamfleet.common.protocol import Lane, Status
 from tests.broker import Broker
 from tests.ha.nodes import SentinelServer
 from tests.integration.flaky_link import FlakyLink
+from tests.integration.tcp_link import TcpLink
 from tests.servers import newest
 from tests.waiting import eventually
 
@@ -333,3 +336,51 @@ async def test_words_of_any_kind_that_redis_py_takes_are_sent(broker: Broker) ->
     assert await broker.connection.command("ECHO", memoryview(b"x")) == b"x"
     with pytest.raises(redis.exceptions.DataError):
         await broker.connection.command("ECHO", object())
+
+
+class NarrowLink(TcpLink):
+    """A link that carries so many bytes of answers within a time-out: then no more before the next command."""
+
+    most_bytes = 1_000_000
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection("127.0.0.1", self._server_port)
+        room, asked = 0, asyncio.Event()
+
+        async def ask() -> None:
+            nonlocal room
+            while data := await reader.read(65_536):
+                room = self.most_bytes
+                requests.write(data)
+                asked.set()
+
+        asking = asyncio.create_task(ask())
+        try:
+            while data := await answers.read(65_536):
+                while room <= 0:
+                    asked.clear()
+                    await asked.wait()
+                room -= len(data)
+                writer.write(data)
+                await writer.drain()
+        finally:
+            asking.cancel()
+            for end in (writer, requests):
+                end.close()
+
+
+async def test_many_large_results_come_over_a_link_that_carries_some_of_them_at_a_time(
+    redis_server: RedisServer, raw_redis: Redis
+) -> None:
+    """Each group of them has a time-out of its own."""
+    ids = [f"r-{number}" for number in range(500)]
+    for each in ids:
+        values: Any = {"status": "succeeded", "response": json.dumps({"id": each, "text": "x" * 20_000})}
+        await raw_redis.hset(f"{{q}}:result:{each}", mapping=values)
+    async with NarrowLink(redis_server.port).open() as narrow:
+        connection = Connection(f"redis://127.0.0.1:{narrow.port}/0", patience_s=3.0, answer_timeout_s=2.0)
+        try:
+            found = await Broker(connection, Keys("q")).results([*ids, "r-none"])
+        finally:
+            await connection.close()
+    assert [result and (result.response or {})["id"] for result in found] == [*ids, None]

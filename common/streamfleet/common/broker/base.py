@@ -19,6 +19,8 @@ from streamfleet.common.scripts import LIBRARY_PREFIX, library
 from streamfleet.common.settings import QueueSettings
 
 T = TypeVar("T")
+RESULTS_AT_ONCE = 32
+"""Results read in one round trip: they may be large, and all of them have to come within one time-out."""
 VANISHED_BYTES = 131_072
 """Bytes of records that one call may read to end vanished requests."""
 
@@ -162,10 +164,11 @@ class BrokerBase:
         return (await self.results([request_id]))[0]
 
     async def results(self, request_ids: Sequence[str]) -> list[Result | None]:
-        """Results of several requests in one round trip, in the order asked for."""
-        replies = await self.connection.pipeline(
-            [("HGETALL", self.keys.result(request_id)) for request_id in request_ids]
-        )
+        """Results of several requests, in the order asked for."""
+        replies: list[Any] = []
+        for first in range(0, len(request_ids), RESULTS_AT_ONCE):
+            some = request_ids[first : first + RESULTS_AT_ONCE]
+            replies += await self.connection.pipeline([("HGETALL", self.keys.result(each)) for each in some])
         return [
             decode_result(request_id, mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)
         ]
