@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfleet.common.broker.types import Submission
-from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
 from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
+from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.batch_records import (
     BATCH,
     FILE,
@@ -28,13 +29,14 @@ from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch
 from streamfleet.gateway.batches.ledger import LATEST_S, SOONEST_S, pause_s
 from streamfleet.gateway.batches.lines import LineChecker, LineSet, error_object, most_line_bytes, number_lines
 from streamfleet.gateway.batches.routes import batch_object
-from streamfleet.gateway.batches.submitter import PreparedLine, Refused, Submitter, line_request_id
+from streamfleet.gateway.batches.submitter import Answer, PreparedLine, Refused, Submitter, line_request_id
+from streamfleet.gateway.broker.api_keys import Held, Left
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.offload import encode
 from streamfleet.gateway.simple import prompts, reading
 from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
-from streamfleet.gateway.token_budget import TokenBudget
+from streamfleet.gateway.token_budget import Reservation, TokenBudget
 from streamfleet.producer.batch_lines import BadLine, BatchLine, answer_line, refusal_line
 from tests.clocks import HandClock
 
@@ -238,28 +240,122 @@ async def test_every_line_is_reserved_before_it_is_enqueued() -> None:
         enqueued.extend(numbers)
         return Refused([], [])
 
-    async def in_cache_order() -> AsyncIterator[PreparedLine]:
-        for number in (7, 90, 3, 50):
-            submission = Submission(f"r-{number}", Lane.LOW, {"body": b"{}"}, "")
-            yield PreparedLine(BatchLine(number, f"c-{number}", "/v1/chat/completions", {}), "default", submission)
-
-    claimed = SimpleNamespace(
-        dependencies=SimpleNamespace(
-            settings=SimpleNamespace(gateway_batch_window=10),
-            queues=None,
-            budget=TokenBudget(None, cast("Any", None), 1, HandClock(), cast("Any", None)),
-        ),
-        batch=record(deadline_ms=10**15),
-        cancelling=False,
-        mark=0,
-        reserve=reserve,
-        now_ms=lambda _: 0,
-    )
+    claimed = claimed_batch(10, reserve=reserve)
     submitter = Submitter(cast("Any", claimed))
-    submitter._prepared_lines = cast("Any", in_cache_order())
+    submitter._prepared_lines = cast("Any", prepared(7, 90, 3, 50))
     submitter._collector.submit = submit  # type: ignore[method-assign]
     await submitter._submit_window()
     assert enqueued == [7, 90, 3, 50]
+
+
+def claimed_batch(window: int, **more: Any) -> Any:
+    """A batch of a key with a limit, in progress, whose mark goes up as `reserve` says."""
+
+    async def reserve(mark: int) -> None:
+        claimed.mark = mark
+
+    async def save() -> None:
+        pass
+
+    claimed = SimpleNamespace(
+        dependencies=SimpleNamespace(
+            settings=SimpleNamespace(gateway_batch_window=window),
+            queues=None,
+            budget=TokenBudget(None, cast("Any", None), 1, HandClock(), cast("Any", None)),
+        ),
+        batch=record(deadline_ms=10**15, payer="key", tokens_per_minute=1_000),
+        cancelling=False,
+        mark=0,
+        now_ms=lambda _: 0,
+        **{"reserve": reserve, "save": save, **more},
+    )
+    return claimed
+
+
+async def prepared(*numbers: int) -> AsyncIterator[PreparedLine]:
+    for number in numbers:
+        submission = Submission(f"r-{number}", Lane.LOW, {"body": b"{}"}, "")
+        yield PreparedLine(BatchLine(number, f"c-{number}", "/v1/chat/completions", {}), "default", submission)
+
+
+class CountedBudget:
+    """A budget that has enough, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.reserved = self.released = self.settled = 0
+        self.fails = False
+
+    async def reserve(self, _caller: object, held: Held, *_: object) -> Reservation:
+        self.reserved += 1
+        if held.id in ("r-40", "r-41"):
+            raise over_token_limit(Caller("key", tokens=Left(10, 10, 0)), 20)
+        return Reservation(held, "key", "1", 5)
+
+    async def release(self, _: Reservation) -> None:
+        self.released += 1
+
+    async def settle(self, *_: object) -> None:
+        if self.fails:
+            raise BrokerUnavailable("Redis is away")
+        self.settled += 1
+
+
+async def test_a_full_lane_is_tried_with_one_line_at_a_time() -> None:
+    """Each try reserves tokens, which the other requests of the key lack until they are given back."""
+    budget, room, enqueued = CountedBudget(), 0, 0
+
+    async def submit(chunk: Sequence[PreparedLine]) -> Refused:
+        nonlocal room, enqueued
+        taken = min(room, len(chunk))
+        room, enqueued = room - taken, enqueued + taken
+        return Refused(list(chunk[taken:]), [])
+
+    refused: list[int] = []
+    ledger = SimpleNamespace(full=False, add_refusal=lambda error: refused.append(error.number))
+    claimed = claimed_batch(1_000, ledger=ledger)
+    claimed.dependencies.budget = budget
+    submitter = Submitter(claimed)
+    submitter._prepared_lines = cast("Any", prepared(*range(1_000)))
+    submitter._collector.submit = submit  # type: ignore[method-assign]
+    await submitter._submit_window()
+    before = budget.reserved
+    for _ in range(10):
+        await submitter._submit_window()
+    assert budget.reserved - before <= 10, "one line each time"
+    before, room = budget.reserved, 5
+    await submitter._submit_window()
+    assert enqueued == 5
+    assert budget.reserved - before <= 3 * 5, "few more than there was room for"
+    before, room = budget.reserved, 10_000
+    await submitter._submit_window()
+    assert enqueued == 998, "all of them at once, as soon as there is room"
+    assert refused == [40, 41]
+    assert budget.reserved - budget.released == enqueued + len(refused)
+
+
+async def test_answers_are_recorded_where_their_tokens_cannot_be_settled_now() -> None:
+    """Any gateway settles them later; a batch that starts anew would have to read all of its input."""
+    budget, answers = CountedBudget(), [Answer(number, "c", answered("hi")) for number in range(5)]
+    recorded: list[int] = []
+    ledger = SimpleNamespace(full=False, numbers=recorded, add_answer=lambda number, *_, **__: recorded.append(number))
+    claimed = claimed_batch(10, ledger=ledger)
+    claimed.dependencies.budget = budget
+    submitter = Submitter(claimed)
+    submitter._prepared_lines = cast("Any", prepared(*range(5)))
+    collector: Any = submitter._collector
+
+    async def submit(chunk: Sequence[PreparedLine]) -> Refused:
+        collector._lines.update({f"r-{ready.line.number}": (0, "") for ready in chunk})
+        return Refused([], [])
+
+    async def take(_: float) -> list[Answer]:
+        collector._lines.clear()
+        return answers
+
+    collector.submit, collector.take = submit, take
+    budget.fails = True
+    await submitter.run()
+    assert recorded == [0, 1, 2, 3, 4]
 
 
 def test_files_are_shown_once_they_are_there() -> None:

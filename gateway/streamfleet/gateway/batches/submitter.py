@@ -13,8 +13,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
+import structlog
+
 from streamfleet.common.broker.types import Submission
-from streamfleet.common.errors import InvalidRequest, RequestLost
+from streamfleet.common.errors import InvalidRequest, RequestLost, StreamfleetError
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batches.claimed_batch import OVERDUE_MS, ClaimedBatch
@@ -30,6 +32,8 @@ from streamfleet.producer.batch_lines import BadLine, BatchLine
 from streamfleet.producer.cache_order import Block
 from streamfleet.producer.handle import Arrivals, Handle
 from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
+
+log = structlog.get_logger(__name__)
 
 
 class PreparedLine(NamedTuple):
@@ -176,10 +180,16 @@ class Charges:
         if (reservation := self._reservations.pop(ready.line.number, None)) is not None:
             await self._budget.release(reservation)
 
-    async def settle(self, answer: Answer) -> None:
-        """Charge what a line used. Where this gateway ends before that, another one does, by the line's result."""
-        if (reservation := self._reservations.pop(answer.number, None)) is not None:
-            await self._budget.settle(reservation, used_tokens(answer.result, reservation))
+    async def settle(self, answers: Sequence[Answer]) -> None:
+        """Charge what lines used. What cannot be charged now any gateway charges later, by the lines' results."""
+        for answer in answers:
+            if (reservation := self._reservations.pop(answer.number, None)) is None:
+                continue
+            try:
+                await self._budget.settle(reservation, used_tokens(answer.result, reservation))
+            except StreamfleetError as error:
+                log.warning("reservation_not_settled", reservation=reservation.held.name, error=str(error))
+                return
 
 
 class Submitter:
@@ -195,6 +205,7 @@ class Submitter:
         self._returned: deque[PreparedLine] = deque()
         self._prepared_lines = self._in_cache_order()
         self._exhausted = False
+        self._most = MAX_COUNT
         self._started_s = self._saved_s = _now_s()
 
     async def run(self) -> None:
@@ -209,12 +220,12 @@ class Submitter:
                 await self._submit_window()
                 if self._is_finished():
                     break
-                time_slice = TimeSlice()
-                for answer in await self._collector.take(TICK_S):
+                time_slice, answers = TimeSlice(), await self._collector.take(TICK_S)
+                for answer in answers:
                     await time_slice.yield_if_over()
                     self._claimed.ledger.add_answer(*answer, cancelling=self._claimed.cancelling)
-                    await self._charges.settle(answer)
                     self._claimed.waiting_since_s = _now_s()
+                await self._charges.settle(answers)
                 await self._save_in_time()
             await self._claimed.save()
         finally:
@@ -242,9 +253,11 @@ class Submitter:
     async def _submit_window(self) -> None:
         window = self._claimed.dependencies.settings.gateway_batch_window
         while (room := window - len(self._collector)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
-            chunk = await self._next_chunk(min(room, MAX_COUNT))
-            paid = await self._paid(chunk)
+            chunk = await self._next_chunk(min(room, self._most))
+            paid, enough = await self._paid(chunk)
             if not paid:
+                if chunk and enough and not self._claimed.ledger.full:
+                    continue  # all of them were refused for good
                 return
             if (last := max(ready.line.number for ready in paid)) > self._claimed.mark:
                 await self._claimed.reserve(last + window)
@@ -258,21 +271,28 @@ class Submitter:
                 self._claimed.ledger.add_refusal(BadLine(line.number, line.custom_id, CONFLICT, None, "conflict"))
             if refused.full:
                 self._returned.extendleft(reversed(refused.full))
-                return  # a full lane is no error: it will have room again
+                # A full lane is no error: it will have room again. Until then one line is tried at a time, because the
+                # tokens of all that are tried are missing elsewhere until they are given back.
+                self._most = 1
+                return
+            self._most = min(MAX_COUNT, 2 * self._most)
 
-    async def _paid(self, chunk: list[PreparedLine]) -> list[PreparedLine]:
-        """Returns the first lines of a chunk, as many as there are tokens for; puts back the others."""
+    async def _paid(self, chunk: list[PreparedLine]) -> tuple[list[PreparedLine], bool]:
+        """Returns the first lines of a chunk, as many as there are tokens for; puts back the others.
+
+        The second value is True if there were enough for all.
+        """
         paid: list[PreparedLine] = []
         for at, ready in enumerate(chunk):
             try:
                 if not await self._charges.reserve(ready):
                     self._returned.extendleft(reversed(chunk[at:]))
-                    break
+                    return paid, False
             except BadLine as error:
                 self._claimed.ledger.add_refusal(error)
             else:
                 paid.append(ready)
-        return paid
+        return paid, True
 
     async def _next_chunk(self, count: int) -> list[PreparedLine]:
         """Returns the next lines for one call, all of the same queue."""
