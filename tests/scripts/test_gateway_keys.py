@@ -270,11 +270,12 @@ async def test_a_debt_is_kept_until_it_has_filled_up(redis_url: str) -> None:
 
 async def test_a_reservation_is_due_for_one_gateway_at_a_time(keys: Keys) -> None:
     await keys.add(tokens=100)
-    await reserve(keys, 7, Held("a/b", "r", prompts=2))
+    held = Held("a/b", "r", prompts=2, prompt=4, guess=6)
+    await reserve(keys, 7, held)
     assert await keys.broker.due(5, LOOK_MS) == []
     keys.now_ms += LOOK_MS
     (due,) = await keys.broker.due(5, LOOK_MS)
-    assert (due.held.queue, due.held.ids, due.owner, due.tokens) == ("a/b", ["r-0", "r-1"], ID, 7)
+    assert (due.held, due.held.ids, due.owner, due.tokens) == (held, ["r-0", "r-1"], ID, 7)
     assert await keys.another().due(5, LOOK_MS) == []
     keys.now_ms += LOOK_MS
     assert len(await keys.broker.due(5, LOOK_MS)) == 1, "the other may have died"

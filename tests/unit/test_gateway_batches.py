@@ -283,11 +283,12 @@ class CountedBudget:
 
     def __init__(self) -> None:
         self.reserved = self.released = self.settled = 0
+        self.too_large: set[str] = set()
         self.fails = False
 
     async def reserve(self, _caller: object, held: Held, *_: object) -> Reservation:
         self.reserved += 1
-        if held.id in ("r-40", "r-41"):
+        if held.id in self.too_large:
             raise over_token_limit(Caller("key", tokens=Left(10, 10, 0)), 20)
         return Reservation(held, "key", "1", 5)
 
@@ -302,10 +303,11 @@ class CountedBudget:
 
 async def test_a_full_lane_is_tried_with_one_line_at_a_time() -> None:
     """Each try reserves tokens, which the other requests of the key lack until they are given back."""
-    budget, room, enqueued = CountedBudget(), 0, 0
+    budget, room, enqueued, calls = CountedBudget(), 0, 0, 0
 
     async def submit(chunk: Sequence[PreparedLine]) -> Refused:
-        nonlocal room, enqueued
+        nonlocal room, enqueued, calls
+        calls += 1
         taken = min(room, len(chunk))
         room, enqueued = room - taken, enqueued + taken
         return Refused(list(chunk[taken:]), [])
@@ -326,10 +328,12 @@ async def test_a_full_lane_is_tried_with_one_line_at_a_time() -> None:
     await submitter._submit_window()
     assert enqueued == 5
     assert budget.reserved - before <= 3 * 5, "few more than there was room for"
-    before, room = budget.reserved, 10_000
+    budget.too_large, room = {f"r-{number}" for number in range(300, 900)}, 10_000
+    calls = 0
     await submitter._submit_window()
-    assert enqueued == 998, "all of them at once, as soon as there is room"
-    assert refused == [40, 41]
+    assert enqueued == 400, "all others at once, as soon as there is room"
+    assert calls < 20, "more each time"
+    assert refused == list(range(300, 900))
     assert budget.reserved - budget.released == enqueued + len(refused)
 
 
