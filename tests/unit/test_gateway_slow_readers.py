@@ -161,7 +161,7 @@ async def sent_to(reader: Reader, held_bytes: int = 0) -> None:
         call.hold_answer(answers, held_bytes)
     flow: Any = reader
     try:
-        answer = Answer(send, call, flow, reader.unsent, answers, PERIOD_S)
+        answer = Answer(send, call, flow, reader.unsent, answers, PERIOD_S, lambda: None)
         await answer.send({"type": "http.response.body", "body": b"x", "more_body": True})
     finally:
         call.end()

@@ -31,6 +31,7 @@ class Call:
         facts: added to the log line; nothing from a body.
         status: of the answer; 0 before it began.
         complete: True if the whole answer was handed to the connection.
+        midway: True while a part of the answer was sent in half: nothing else may be sent.
         body_read: True if the whole body was read.
         refused: reason why the gateway refused it, for the metrics; empty if it did not.
         release: frees what its body holds; called at the end in any case.
@@ -45,6 +46,7 @@ class Call:
     facts: dict[str, object] = field(default_factory=dict)
     status: int = 0
     complete: bool = False
+    midway: bool = False
     body_read: bool = False
     refused: str = ""
     release: Callable[[], None] = _nothing

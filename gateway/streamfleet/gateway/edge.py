@@ -91,7 +91,9 @@ class Edge:
         if flow is not None and abort is not None:
             state["direct_writer"] = DirectWriter(send, flow, abort)
         call.keep_connection = state.get("admitted", call.keep_connection)
-        answer = Answer(send, call, flow, state.get("unsent"), self._answers, self._write_timeout_s)
+        answer = Answer(
+            send, call, flow, state.get("unsent"), self._answers, self._write_timeout_s, lambda: _cut(scope)
+        )
         metrics.OPEN.inc()
         try:
             await self._app(scope, receive, answer.send)
@@ -120,6 +122,7 @@ class Answer:
         flow, unsent: flow control of the connection, and how many bytes it has not sent; None where there is none.
         answers: bytes of large answers that are held; None for no limit of them.
         timeout_s: time over which the pace of the reader is measured.
+        abort: ends the connection.
     """
 
     def __init__(
@@ -130,10 +133,11 @@ class Answer:
         unsent: Callable[[], int] | None,
         answers: Bodies | None,
         timeout_s: float,
+        abort: Callable[[], None],
     ) -> None:
         self._send, self._call, self._flow, self._unsent = send, call, flow, unsent
-        self._answers, self._timeout_s = answers, timeout_s
-        self._replaced = self._judging = False
+        self._answers, self._timeout_s, self._abort = answers, timeout_s, abort
+        self._closed = self._judging = False
         self._waited_s, self._taken_bytes = 0.0, 0
 
     async def send(self, message: Message) -> None:
@@ -146,17 +150,14 @@ class Answer:
         if message["type"] == "http.response.start":
             await self._begin(message)
             return
-        if self._replaced:
+        if self._closed:
             return
         body: bytes = message.get("body", b"")
         if len(body) > SMALL_ANSWER_BYTES:
             self._hold(len(body))
-            first = 0
-            while len(body) - first > SMALL_ANSWER_BYTES:
-                await self._pass({**message, "body": body[first : first + SMALL_ANSWER_BYTES], "more_body": True})
-                first += SMALL_ANSWER_BYTES
-            message = {**message, "body": body[first:]}
-        await self._pass(message)
+            await self._pass_in_pieces(message, body)
+        else:
+            await self._pass(message)
         self._call.complete = not message.get("more_body")
 
     async def _begin(self, message: Message) -> None:
@@ -183,13 +184,28 @@ class Answer:
         await self._pass(message)
         if error is not None:
             await self._pass({"type": "http.response.body", "body": error.body()})
-            self._replaced = call.complete = True
+            self._closed = call.complete = True
 
     def _hold(self, size: int) -> None:
         """Count an answer that holds so many bytes at once. Raises ApiError if there is no room for it."""
         held = 0 if self._call.answer is None else self._call.answer.bytes
         if self._answers is not None and size > held:
             self._call.hold_answer(self._answers, size - held)
+
+    async def _pass_in_pieces(self, message: Message, body: bytes) -> None:
+        """Pass a large body. If that ends in the middle, cut the connection: what follows would stand inside of it."""
+        call, size = self._call, SMALL_ANSWER_BYTES
+        try:
+            for first in range(0, len(body), size):
+                last = first + size >= len(body)
+                more = not last or message.get("more_body", False)
+                await self._pass({**message, "body": body[first : first + size], "more_body": more})
+                call.midway = not last
+        except BaseException:
+            if call.midway:
+                self._closed = True
+                self._abort()
+            raise
 
     async def _pass(self, message: Any) -> None:
         if self._flow is not None and self._unsent is not None and self._flow.write_paused:

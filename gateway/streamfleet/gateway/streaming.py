@@ -316,14 +316,32 @@ class EventStream(Response):
                     text = "the request was not answered before its deadline"
                     raise ApiError(504, text, "deadline_exceeded", SERVER)  # noqa: TRY301 - reported like an error of the pump
                 if loop.time() - self._sent_s >= every_s:
-                    await self._send(send, COMMENT)
+                    await self._comment(send, give_up_s - loop.time())
             pump.result()
         except ApiError as error:
-            if not pump.done():
-                pump.cancel()
-                await asyncio.wait((pump,))
-                self._reading.on_left()
+            if pump.done():  # it has said how it ended
+                return
+            pump.cancel()
+            await asyncio.wait((pump,))
+            self._reading.on_left()
             await self._send(send, error_frame(error))
+
+    async def _comment(self, send: Send, wait_s: float) -> None:
+        """Send a comment, unless events are on their way: it would stand inside of one that is sent in pieces.
+
+        Then wait for the connection, as long as that: so the reader's pace is measured.
+        """
+        if self._writer is None or self._writer.ready():
+            if not self._reading.context.call.midway:
+                await self._send(send, COMMENT)
+            return
+        nothing = asyncio.ensure_future(send({"type": "http.response.body", "body": b"", "more_body": True}))
+        try:
+            if await self._watcher.wait(nothing, wait_s):
+                nothing.result()
+        finally:
+            nothing.cancel()
+            await asyncio.wait((nothing,))
 
     async def _send(self, send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
