@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from streamfleet.gateway.files.files import MOST_OPEN_PER_TENANT
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
 from tests.waiting import eventually
@@ -139,3 +141,27 @@ async def test_uploads_have_places_and_their_senders_leave_them(stage: Stage, na
     for connection in connections:
         connection.close()
     await eventually(lambda: narrow.metric("streamfleet_gateway_body_bytes") == 0, 10, "they left")
+
+
+async def test_open_uploads_take_no_room_from_other_bodies(
+    stage: Stage, narrow: GatewayProcess, http: httpx.AsyncClient
+) -> None:
+    """Half of the places for uploads were enough to refuse every chat that is longer than a few kilobytes."""
+    key = http.headers["authorization"]
+    form = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nContent-Length: 900000\r\n"
+    form += "Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    other, _ = await add_key(stage.url, "chats", tenant="chats")
+    with contextlib.ExitStack() as uploads:
+        for _ in range(MOST_OPEN_PER_TENANT):
+            uploads.enter_context(narrow.raw()).sendall(form.encode())
+        await eventually(lambda: full(http), 10, "no more uploads fit")
+        async with narrow.http(other, timeout_s=60) as second:
+            for client in (http, second):
+                answer = await client.post("/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+                assert answer.status_code == 200, answer.text
+
+
+async def full(http: httpx.AsyncClient) -> bool:
+    """True if the tenant may open no more uploads."""
+    answer = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"x")})
+    return answer.status_code == 429 and answer.json()["error"]["code"] == "too_many_uploads"

@@ -17,7 +17,7 @@ from streamfleet.gateway.body import Bodies, read_body
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import LOOK_EVERY_BYTES, MOST_OPEN, MOST_OPEN_PER_TENANT, Files
-from streamfleet.gateway.files.store import PART_BYTES, UPLOAD_BYTES, Store
+from streamfleet.gateway.files.store import Store
 from streamfleet.gateway.files.upload import LEAST_BYTES_S, receive_file
 
 QUOTA = 3_000_000
@@ -154,14 +154,6 @@ async def test_an_upload_that_stalls_holds_little(files: Files, last: int) -> No
     assert after - before < 200_000
     task.cancel()
     await asyncio.wait((task,))
-
-
-def test_what_an_upload_holds_is_known(tmp_path: Path) -> None:
-    """Uploads count in the limit of bodies by it."""
-    assert Store(f"file://{tmp_path}").upload_bytes == UPLOAD_BYTES
-    store = Store(f"file://{tmp_path}")
-    store._files = object()
-    assert store.upload_bytes == UPLOAD_BYTES + PART_BYTES, "object stores gather a part"
 
 
 # -- how slow ----------------------------------------------------------------------------------------------

@@ -62,12 +62,6 @@ class AuthContext:
         room = self.gateway.bodies.hold(self.caller.tenant)
         return await read_body(self.request, most_bytes, self.settings.gateway_body_timeout_s, room)
 
-    def hold_body(self, size: int) -> None:
-        """Count bytes of a body as held until the end of the request, or raise ApiError."""
-        room = self.gateway.bodies.hold(self.caller.tenant)
-        self.call.release = room.release
-        room.add(size)
-
     def hold_answer(self, size: int) -> None:
         """Count a large answer as held until it is sent. Raises ApiError if there is no room for it."""
         if size > SMALL_ANSWER_BYTES:

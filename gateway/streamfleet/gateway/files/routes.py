@@ -46,7 +46,6 @@ async def upload(request: Request) -> JSONResponse:
     context = await authenticate(request, requests=1)
     settings = context.settings
     with metrics.count_upload(), context.files.place(context.tenant):
-        context.hold_body(context.files.store.upload_bytes)
         record = await receive_file(
             request, context.files, context.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
         )

@@ -28,10 +28,9 @@ log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 BLOCK_BYTES = 262_144
-PART_BYTES = 8_388_608
-"""Bytes sent to an object store at once. Each content in progress holds so many in memory; s3fs's default is 50 MiB."""
-UPLOAD_BYTES = 262_144
-"""Bytes of an upload on their way from the connection to the store."""
+PART_BYTES = 5_242_880
+"""Bytes sent to an object store at once: the fewest that S3 takes, because each content in progress holds so many in
+memory."""
 THREADS = 8
 
 
@@ -69,11 +68,6 @@ class Store:
     def shared(self) -> bool:
         """True if other machines may reach the store; a local folder counts as not shared, even if it is a mount."""
         return not isinstance(self._files, (LocalFileSystem, MemoryFileSystem))
-
-    @property
-    def upload_bytes(self) -> int:
-        """Bytes of one upload that are in memory at most, about."""
-        return UPLOAD_BYTES + (PART_BYTES if self.shared else 0)
 
     def new_name(self, owner: str) -> str:
         """Returns a new name for a content of this file."""
