@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, make_record
+from streamfleet.gateway.body import LINGER_S
 from streamfleet.gateway.broker.api_keys import GatewayBroker
 from tests.integration.gateway_process import Stage, add_key, status_of
 from tests.integration.worker_process import chat
@@ -21,6 +24,9 @@ from tests.waiting import eventually
 PATH = "/v1/chat/completions"
 LONG = chat(60, model="simulated")
 WITHIN_S = 5.0
+SIZE = 40_000_000
+WRITTEN = 'streamfleet_gateway_file_bytes_total{direction="written"}'
+REFUSED_UPLOADS = 'streamfleet_gateway_uploads_total{outcome="refused"}'
 Ending = Callable[[GatewayBroker, str, KeyRecord], Awaitable[Any]]
 
 
@@ -104,6 +110,62 @@ async def test_who_reads_a_stream_again_is_ended_too(stage: Stage, broker: Gatew
         for answer in await asyncio.wait_for(asyncio.gather(first, second), WITHIN_S):
             assert '"code":"invalid_api_key"' in answer.text.rstrip().rpartition("data: ")[2]
     assert await status_of(stage.url, request_id) == "", "it was to go on"
+
+
+@pytest.mark.parametrize("end", [revoke, expire])
+@pytest.mark.parametrize("reads", [True, False])
+async def test_downloads_end_with_their_key(stage: Stage, broker: GatewayBroker, end: Ending, reads: bool) -> None:
+    key, record = await add_key(stage.url, "downloads", tenant="downloads")
+    async with stage.gateway.http(key, timeout_s=60) as http:
+        stored = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": b"x" * SIZE})
+        path = f"/v1/files/{stored.json()['id']}/content"
+    with stage.gateway.raw() as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        await asyncio.to_thread(connection.recv, 1_000)
+        await end(broker, key, record)
+        if not reads:
+            await eventually(lambda: ended_requests(stage, path), WITHIN_S, "it ended, though nobody reads")
+        taken = await asyncio.wait_for(asyncio.to_thread(until_closed, connection, 0.02), 2 * WITHIN_S)
+        assert len(taken) < SIZE
+
+
+@pytest.mark.parametrize("end", [revoke, expire])
+@pytest.mark.parametrize("sends", [True, False])
+async def test_uploads_end_with_their_key(stage: Stage, broker: GatewayBroker, end: Ending, sends: bool) -> None:
+    key, record = await add_key(stage.url, "uploads", tenant="uploads")
+    with stage.gateway.raw() as connection:
+        head = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {SIZE}\r\n"
+        head += "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+        part = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        written, refused = stage.gateway.metric(WRITTEN), stage.gateway.metric(REFUSED_UPLOADS)
+        await asyncio.to_thread(connection.sendall, (head + part).encode() + b"x" * 1_000_000)
+        await eventually(lambda: stage.gateway.metric(WRITTEN) > written, 10, "it comes")
+        answer = asyncio.create_task(asyncio.to_thread(until_closed, connection))
+        await end(broker, key, record)
+        async with asyncio.timeout(WITHIN_S + LINGER_S):
+            while sends and not answer.done():
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.to_thread(connection.sendall, b"x" * 10_000)
+                await asyncio.wait((answer,), timeout=0.05)
+            received = await answer
+    assert received.startswith(b"HTTP/1.1 401")
+    assert b"while this request waited" in received
+    await eventually(lambda: stage.gateway.metric(REFUSED_UPLOADS) == refused + 1, 10, "it was refused")
+
+
+def ended_requests(stage: Stage, path: str) -> list[dict[str, Any]]:
+    """Log lines of the requests of a path."""
+    return [line for line in stage.gateway.events("http_request") if line["path"] == path]
+
+
+def until_closed(connection: socket.socket, pause_s: float = 0.0) -> bytes:
+    """Returns what comes until the connection is closed, read with pauses."""
+    taken = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65_536):
+            taken += part
+            time.sleep(pause_s)
+    return bytes(taken)
 
 
 async def running(broker: GatewayBroker, record: KeyRecord, count: int, streams: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -124,44 +123,30 @@ async def test_every_kind_of_large_answer_counts(
     assert '"level": "error"' not in narrow.printed()
 
 
-async def test_uploads_have_places_and_their_senders_leave_them(stage: Stage, narrow: GatewayProcess) -> None:
-    key, _ = await add_key(stage.url, "sender", tenant="sender")
-    head = (
-        f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: 1000000\r\n"
-        "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
-    )
-    connections = [narrow.raw() for _ in range(2)]
-    for connection in connections:
-        await asyncio.to_thread(connection.sendall, head.encode())
-    each = 262_144
-    await eventually(lambda: narrow.metric("streamfleet_gateway_body_bytes") == 2 * each, 10, "they count as bodies")
-    async with narrow.http(key) as http:
-        refused = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": b"x"})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_bytes")
-    for connection in connections:
-        connection.close()
-    await eventually(lambda: narrow.metric("streamfleet_gateway_body_bytes") == 0, 10, "they left")
-
-
-async def test_open_uploads_take_no_room_from_other_bodies(
+async def test_uploads_have_places_of_their_own_and_their_senders_leave_them(
     stage: Stage, narrow: GatewayProcess, http: httpx.AsyncClient
 ) -> None:
-    """Half of the places for uploads were enough to refuse every chat that is longer than a few kilobytes."""
+    """They counted among the bodies: half of their places were enough to refuse every longer chat."""
     key = http.headers["authorization"]
-    form = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nContent-Length: 900000\r\n"
-    form += "Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    head = (
+        f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nContent-Length: 900000\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+    )
+
+    async def full() -> bool:
+        answer = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": b"x"})
+        return answer.status_code == 429 and answer.json()["error"]["code"] == "too_many_uploads"
+
+    async def free() -> bool:
+        return not await full()
+
     other, _ = await add_key(stage.url, "chats", tenant="chats")
     with contextlib.ExitStack() as uploads:
         for _ in range(MOST_OPEN_PER_TENANT):
-            uploads.enter_context(narrow.raw()).sendall(form.encode())
-        await eventually(lambda: full(http), 10, "no more uploads fit")
+            uploads.enter_context(narrow.raw()).sendall(head.encode())
+        await eventually(full, 10, "all places of the tenant are taken")
         async with narrow.http(other, timeout_s=60) as second:
             for client in (http, second):
-                answer = await client.post("/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+                answer = await ask(client, "/v1/chat/completions")
                 assert answer.status_code == 200, answer.text
-
-
-async def full(http: httpx.AsyncClient) -> bool:
-    """True if the tenant may open no more uploads."""
-    answer = await http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"x")})
-    return answer.status_code == 429 and answer.json()["error"]["code"] == "too_many_uploads"
+    await eventually(free, 10, "they left")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -107,6 +108,8 @@ async def authenticate(request: Request, requests: int = 0) -> AuthContext:
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.authenticator.admit(request, requests)
     call.admit(caller.tenant)
+    if caller.digest:
+        call.until_key_ends = partial(gateway.authenticator.open_calls.during, caller.digest)
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     context = AuthContext(request, gateway, call, caller)
     context.show_limits()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,15 @@ from starlette.requests import Request
 
 if TYPE_CHECKING:
     from streamfleet.gateway.body import Bodies, Holding
+    from streamfleet.gateway.errors import ApiError
 
 
 def _nothing() -> None:
     """No body is held, or no connection is to be kept."""
+
+
+def _no_key(end: Callable[[ApiError], None]) -> AbstractContextManager[None]:  # noqa: ARG001 - no key ends
+    return nullcontext()
 
 
 @dataclass(slots=True)
@@ -36,6 +42,7 @@ class Call:
         refused: reason why the gateway refused it, for the metrics; empty if it did not.
         release: frees what its body holds; called at the end in any case.
         tenant: of its caller; empty before it is admitted, None where keys are off.
+        until_key_ends: makes what calls a function with an error if the caller's key ends within its `with`.
         keep_connection: keeps its connection from being closed for a new one.
         answer: bytes of its answer that are held; None for a small answer.
     """
@@ -51,6 +58,7 @@ class Call:
     refused: str = ""
     release: Callable[[], None] = _nothing
     tenant: str | None = ""
+    until_key_ends: Callable[[Callable[[ApiError], None]], AbstractContextManager[None]] = _no_key
     keep_connection: Callable[[], None] = _nothing
     answer: Holding | None = None
 

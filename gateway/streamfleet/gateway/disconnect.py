@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope, Send
 
 from streamfleet.common.protocol import Lane
+from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import ApiError, gateway_stopping
 from streamfleet.gateway.open_calls import OpenCall, OpenCalls
 
@@ -97,7 +98,7 @@ class DisconnectWatcher:
 
 
 class Streamed(Response):
-    """An answer in pieces, sent until it is complete or its caller leaves.
+    """An answer in pieces, sent until it is complete or its caller leaves; cut where the caller's key ends.
 
     Starlette's class of this kind cancels a task when the caller leaves. That leaves cycles of objects behind, in which
     the answer stays in memory, and its file open, until the garbage collector runs.
@@ -115,15 +116,26 @@ class Streamed(Response):
         if headers is None or "content-length" not in headers:
             del self.headers["content-length"]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature is ASGI's
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state, ended = scope.get("state", {}), list[ApiError]()
+        call, abort = state.get("call") or Call(0.0), state.get("abort")
+
+        def end(error: ApiError) -> None:
+            ended.append(error)
+            if abort is not None:  # its reader may take nothing, so that sending waits
+                abort()
+
         leaving = asyncio.get_running_loop().create_task(wait_for_disconnect(receive))
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for piece in self._pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                if leaving.done():
-                    return
-            await send({"type": "http.response.body", "body": b""})
+            with call.until_key_ends(end):
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                async for piece in self._pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    if ended:
+                        raise ended[0]
+                    if leaving.done():
+                        return
+                await send({"type": "http.response.body", "body": b""})
         finally:
             leaving.cancel()
             await self._pieces.aclose()

@@ -1,13 +1,14 @@
-"""Calls that wait for an answer or read a stream, by API key: they end when their key does.
+"""Calls that wait for an answer, read a stream or move a file, by API key: they end when their key does.
 
-A handler's `DisconnectWatcher` adds its call and removes it. `key_cache` reads the records of the keys that have calls,
-when keys have changed and every few seconds, and gives them to `check`. Redis is asked once for each key, however many
-calls it has.
+A `DisconnectWatcher`, an upload and a `Streamed` answer add their call and remove it. `key_cache` reads the records of
+the keys that have calls, when keys have changed and every few seconds, and gives them to `check`. Redis is asked once
+for each key, however many calls it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from streamfleet.common.protocol import Lane
@@ -49,6 +50,16 @@ class OpenCalls:
         calls.discard(call)
         if not calls:
             self._calls.pop(call.digest, None)
+
+    @contextmanager
+    def during(self, digest: str, end: Callable[[ApiError], None]) -> Iterator[None]:
+        """Has a call of a key that needs no lane, within its `with`. The arguments are those of `OpenCall`."""
+        call = OpenCall(digest, None, end)
+        self.add(call)
+        try:
+            yield
+        finally:
+            self.remove(call)
 
     def check(self, digest: str, record: KeyRecord | None, now_ms: int) -> None:
         """End the calls that a key does not allow any more.

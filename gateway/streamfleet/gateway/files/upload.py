@@ -7,6 +7,7 @@ incomplete upload. Starlette's own form reader stores what it reads, large files
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -182,7 +183,7 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
 
     Raises:
         InvalidRequest: a field is wrong, or the file is too large; nothing is kept.
-        ApiError: the client is too slow, its file too large for its tenant, or its body encoded.
+        ApiError: the client is too slow, its key ends, its file too large for its tenant, or its body encoded.
         ClientDisconnect: the client left; nothing is kept.
     """
     check_encoding(request)
@@ -210,10 +211,11 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
 
 async def _read(request: Request, form: Form, upload: Upload, idle_s: float, most_bytes: int) -> None:
     size, client = 0, _Client(request, idle_s)
-    while not client.call.body_read:
-        size += await _take(client, form, upload)
-        if size > most_bytes:
-            raise InvalidRequest(f"is larger than {most_bytes} bytes", "body", "request_too_large")
+    with client.call.until_key_ends(client.end):
+        while not client.call.body_read:
+            size += await _take(client, form, upload)
+            if size > most_bytes:
+                raise InvalidRequest(f"is larger than {most_bytes} bytes", "body", "request_too_large")
     if not form.complete:
         raise InvalidRequest("the form ends in the middle", "body", "invalid_form")
     if not upload.bytes:
@@ -240,18 +242,31 @@ class _Client:
         self._request, self._idle_s = request, idle_s
         self._flow: FlowControl | None = request.scope["state"].get("flow")
         self._waited_s, self._came = 0.0, 0
+        self._waiting: asyncio.Timeout | None = None
+        self._error: ApiError | None = None
+
+    def end(self, error: ApiError) -> None:
+        """Receive no more: the sender's key has ended."""
+        self._error = error
+        if self._waiting is not None:
+            with contextlib.suppress(RuntimeError):  # its time is up at this moment
+                self._waiting.reschedule(0)
 
     async def receive(self) -> bytes:
         """Returns what comes next. Raises ApiError, ClientDisconnect."""
         loop = asyncio.get_running_loop()
         message = None
         while message is None:
+            if self._error is not None:
+                raise self._error
             since_s = loop.time()
             try:
-                async with asyncio.timeout(self._idle_s - self._waited_s):
+                async with asyncio.timeout(self._idle_s - self._waited_s) as self._waiting:
                     message = await self._request.receive()
             except TimeoutError:
                 pass
+            finally:
+                self._waiting = None
             self._waited_s += loop.time() - since_s
             if self._waited_s >= self._idle_s:
                 self._judge()
