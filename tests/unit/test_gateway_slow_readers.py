@@ -15,7 +15,7 @@ import structlog.testing
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from streamfleet.gateway import metrics
-from streamfleet.gateway.body import SMALL_ANSWER_BYTES, Bodies
+from streamfleet.gateway.body import SMALL_ANSWER_BYTES, Bodies, Holding
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.connection import LEAST_BYTES_S, Limits, within
 from streamfleet.gateway.edge import Answer, SlowReader
@@ -27,6 +27,10 @@ from tests.waiting import eventually
 LARGE = 12_000_000
 """More than the buffers of both sockets take."""
 MOST = 4 * LARGE + 1_000
+REFUSAL_HEADERS = (
+    *(b"content-type", b"content-length", b"retry-after", b"openai-processing-ms", b"x-request-id"),
+    *(b"x-content-type-options", b"x-streamfleet-id", b"access-control-allow-origin"),
+)
 TEXT = {"text": "x" * LARGE}
 
 
@@ -40,7 +44,9 @@ async def large(scope: Any, receive: Any, send: Any) -> None:
     call: Call = scope["state"]["call"]
     if tenant:
         call.admit(tenant)
-    answer: Response = JSONResponse(TEXT)
+    call.headers["x-streamfleet-id"] = "r-1"
+    foreign = {"content-disposition": "attachment", "cache-control": "public", "access-control-allow-origin": "*"}
+    answer: Response = JSONResponse(TEXT, headers=foreign)
     if kind == "pieces":
         call.hold_answer(scope["answers"], LARGE)
         answer = StreamedJson(TEXT)
@@ -73,6 +79,11 @@ async def whole(address: Address, tenant: str, kind: str = "whole") -> tuple[int
         answer = await until_closed(connection)
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), head if head.split()[1] != b"200" else body
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.gateway.body.ROOM_S", 0.05)
 
 
 async def test_what_slow_readers_hold_is_bounded_by_tenant_and_together() -> None:
@@ -112,10 +123,62 @@ async def test_a_refusal_is_openais_error_and_has_the_headers_of_the_answer() ->
         with await connect(address, get("/a/whole", "Connection: close")) as connection:
             head, _, body = (await until_closed(connection)).partition(b"\r\n\r\n")
         assert json.loads(body)["error"]["code"] == "too_many_bytes"
-        assert b"content-type: application/json" in head
-        assert b"x-request-id: req_" in head
+        lines = head.split(b"\r\n")[1:]
+        names = sorted(
+            line.partition(b":")[0] for line in lines if not line.startswith((b"date", b"server", b"connection"))
+        )
+        assert names == sorted(REFUSAL_HEADERS), "none of the answer that it replaces"
+        assert b"content-type: application/json" in lines
+        assert f"content-length: {len(body)}".encode() in lines
+        assert b"x-streamfleet-id: r-1" in lines, "the request whose answer is kept"
         for each in connections:
             each.close()
+
+
+@pytest.mark.parametrize("kind", ["whole", "events"])
+async def test_an_answer_waits_a_moment_for_room(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It was computed and charged, and then refused though a reader was about to be done."""
+    monkeypatch.setattr("streamfleet.gateway.body.ROOM_S", 20)
+    waits = asyncio.Event()
+    add_soon = Holding.add_soon
+
+    async def seen(holding: Holding, size: int) -> None:
+        waits.set()
+        await add_soon(holding, size)
+
+    async with served(large, 60, most_answers=MOST) as address:
+        connections = [await slow(address, "a") for _ in range(2)]
+        monkeypatch.setattr(Holding, "add_soon", seen)
+        answer = asyncio.create_task(whole(address, "a", kind))
+        await asyncio.wait_for(waits.wait(), 10)
+        assert not answer.done()
+        connections[0].close()
+        status, body = await asyncio.wait_for(answer, 15)
+        assert (status, len(body) > LARGE) == (200, True)
+        connections[1].close()
+
+
+async def test_what_waits_for_room_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in memory, and counted nowhere."""
+    monkeypatch.setattr("streamfleet.gateway.body.ROOM_S", 20)
+    answers = Bodies(1_000, answers=True)
+    first, one, two = (answers.hold(None) for _ in range(3))
+    first.add(1_000)
+    waiting = asyncio.create_task(one.add_soon(1_000))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):  # it does not wait
+        with pytest.raises(ApiError, match="503"):
+            await two.add_soon(1)
+    first.release()
+    await waiting
+    one.release()
+    first.add(1_000)
+    monkeypatch.setattr("streamfleet.gateway.body.ROOM_S", 0.05)
+    with pytest.raises(ApiError, match="503"):
+        await one.add_soon(1_000)
+    first.release()
+    await one.add_soon(1)
+    one.release()
 
 
 async def test_a_large_event_that_finds_no_room_ends_its_stream() -> None:

@@ -68,6 +68,11 @@ class AuthContext:
         if size > SMALL_ANSWER_BYTES:
             self.call.hold_answer(self.gateway.answers, size)
 
+    async def hold_answer_soon(self, size: int) -> None:
+        """The same for an answer that was computed for the caller: it waits a moment for room."""
+        if size > SMALL_ANSWER_BYTES:
+            await self.call.hold_answer_soon(self.gateway.answers, size)
+
     def read_parameters(self, body: Mapping[str, Any]) -> RequestParameters:
         """Read the parameters of a queued request, from the headers and the body. Raises like `read_parameters`."""
         bounds = Bounds(

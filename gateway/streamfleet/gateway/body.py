@@ -18,6 +18,8 @@ from streamfleet.gateway.errors import AWAY_S, LIMITED, NOT_AGAIN, SERVER, ApiEr
 
 SMALL_ANSWER_BYTES = 65_536
 """Bytes of an answer up to which it is not counted: the limit of connections bounds those."""
+ROOM_S = 5.0
+"""How long the answer of a request waits for room, because it was computed already."""
 LINGER_BYTES, LINGER_S = 4_194_304, 1.0
 """Bytes and seconds of a refused body that are still received: a client that is cut off while it sends does not read
 the error."""
@@ -37,6 +39,7 @@ class Bodies:
         self._reason = "answer_bytes" if answers else "body_bytes"
         self._metric = metrics.ANSWER_BYTES if answers else metrics.BODY_BYTES
         self._held: Counter[str | None] = Counter()
+        self._waiting_bytes, self._freed = 0, asyncio.Event()
 
     def hold(self, tenant: str | None) -> Holding:
         """Room for one body; nothing is held yet. The tenant is None where keys are off: then no half is kept free."""
@@ -70,6 +73,30 @@ class Bodies:
         self._held[tenant] += change
         if not self._held[tenant]:
             del self._held[tenant]  # tenants come and go
+        if change < 0 and self._waiting_bytes:
+            self._freed.set()
+            self._freed.clear()  # who waits now is woken
+
+    async def wait_for_room(self, size: int, until_s: float) -> bool:
+        """Wait until bytes are let go, on behalf of an answer of that size. It is in memory meanwhile.
+
+        Args:
+            size: of the answer.
+            until_s: give up at this time of the loop's clock.
+
+        Returns:
+            False if the time is up, or if those that wait would hold more than a quarter of the limit.
+        """
+        if self._waiting_bytes and self._waiting_bytes + size > self._most_bytes // 4:
+            return False
+        self._waiting_bytes += size
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await self._freed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting_bytes -= size
 
 
 class Holding:
@@ -91,6 +118,18 @@ class Holding:
         self._bodies.check(self._tenant, self.bytes, self.bytes + size)
         self._bodies.count(self._tenant, size)
         self.bytes += size
+
+    async def add_soon(self, size: int) -> None:
+        """Count bytes as `add` does, if need be after a short wait for room. Raises ApiError if there is still none."""
+        until_s = asyncio.get_running_loop().time() + ROOM_S
+        while True:
+            try:
+                self.add(size)
+            except ApiError:
+                if not await self._bodies.wait_for_room(size, until_s):
+                    raise
+            else:
+                return
 
     def release(self) -> None:
         """Count the body as no longer held."""

@@ -69,9 +69,16 @@ class Call:
 
     def hold_answer(self, answers: Bodies, size: int) -> None:
         """Count bytes of the answer as held until it is sent. Raises ApiError if there is no room for them."""
+        self._holding(answers).add(size)
+
+    async def hold_answer_soon(self, answers: Bodies, size: int) -> None:
+        """The same for an answer that was computed for the caller: it waits a moment for room."""
+        await self._holding(answers).add_soon(size)
+
+    def _holding(self, answers: Bodies) -> Holding:
         if self.answer is None:
             self.answer = answers.hold(self.tenant)
-        self.answer.add(size)
+        return self.answer
 
     def end(self) -> None:
         """Free what the request holds."""

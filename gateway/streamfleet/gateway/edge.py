@@ -154,7 +154,7 @@ class Answer:
             return
         body: bytes = message.get("body", b"")
         if len(body) > SMALL_ANSWER_BYTES:
-            self._hold(len(body))
+            await self._hold(len(body))
             await self._pass_in_pieces(message, body)
         else:
             await self._pass(message)
@@ -166,14 +166,16 @@ class Answer:
         size = headers.get("content-length")
         if size is not None and int(size) > SMALL_ANSWER_BYTES and call.answer is None:
             try:
-                self._hold(int(size))
+                await self._hold(int(size))
             except ApiError as refusal:
                 error = refusal
-                body = error.body()
-                message["status"], call.refused = error.status, error.reason
-                for name, value in {**error.headers, "content-length": str(len(body))}.items():
-                    headers[name] = value
-                headers["content-type"] = "application/json"
+                call.refused = error.reason
+                # Nothing of the answer is kept but what lets a page of another origin read the error.
+                kept = [(name, value) for name, value in headers.raw if name.startswith((b"access-control-", b"vary"))]
+                message = {"type": message["type"], "status": error.status, "headers": kept}
+                headers = MutableHeaders(scope=message)
+                headers.update(error.headers)
+                headers.update({"content-length": str(len(error.body())), "content-type": "application/json"})
         call.status = message["status"]
         for name, value in call.headers.items():
             headers.setdefault(name, value)
@@ -186,11 +188,11 @@ class Answer:
             await self._pass({"type": "http.response.body", "body": error.body()})
             self._closed = call.complete = True
 
-    def _hold(self, size: int) -> None:
-        """Count an answer that holds so many bytes at once. Raises ApiError if there is no room for it."""
+    async def _hold(self, size: int) -> None:
+        """Count an answer that holds so many bytes at once. Raises ApiError if there is no room for it in a while."""
         held = 0 if self._call.answer is None else self._call.answer.bytes
         if self._answers is not None and size > held:
-            self._call.hold_answer(self._answers, size - held)
+            await self._call.hold_answer_soon(self._answers, size - held)
 
     async def _pass_in_pieces(self, message: Message, body: bytes) -> None:
         """Pass a large body. If that ends in the middle, cut the connection: what follows would stand inside of it."""

@@ -42,6 +42,10 @@ class Shared(Generic[T]):
             task.add_done_callback(lambda ended: self._end(name, ended))
         return await asyncio.shield(task)
 
+    async def finish(self) -> None:
+        """Wait until nothing is being done."""
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
     def _end(self, name: str, ended: asyncio.Task[T]) -> None:
         del self._running[name]
         if not ended.cancelled():
@@ -85,7 +89,8 @@ class Queues:
         return client
 
     async def close(self) -> None:
-        """Close all clients; their requests go on."""
+        """Close all clients, those that are being opened too; their requests go on."""
+        await self._opening.finish()
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await client.close()

@@ -11,12 +11,14 @@ import json
 from collections import Counter
 
 from streamfleet.common.broker.types import Claim
+from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, Outcome, Postponed
 from streamfleet.worker.pull import Puller
 
 SHRINKS_BY = 4
 REST_S = 15.0
+_MOST_TENANTS = 256
 
 
 def least(*limits: int | None) -> int | None:
@@ -91,14 +93,18 @@ class CircuitBreaker:
     - After a fault and until the next success nobody knows if the engine works, so a 500 then is no verdict on the
       request: it is tried again, with the attempt counted, best elsewhere. A broken engine thus fails one request, not
       the queue.
-    - Of one request, only the first attempt's 500 counts against a worker. So a request that breaks every engine puts
-      one worker in question at most, and not one worker after the other.
+    - Of one request, only the first attempt's 500 counts against a fit worker. So a request that breaks every engine
+      puts one worker in question at most, and not one worker after the other. A passing fault, such as a 503, counts at
+      each attempt.
     - Faults make the worker unfit by themselves only if they are of several tenants, half of them of others than the
       one with the most, and of different bodies. Otherwise they may be one caller's doing, and a request of the
-      worker's own, the probe, decides. Until then the worker goes on.
+      worker's own, the probe, decides. Until then the worker goes on; where the engine refuses all probes, it goes on
+      and counts anew.
 
-    Outcomes that say nothing about the engine do not count. An unfit worker rests, and then probes the engine until
-    that succeeds; where the engine refuses all probes, one request at a time is the probe.
+    Outcomes that say nothing about the engine do not count. An unfit worker rests, and faults of requests that began
+    before do not prolong that. Then it probes the engine until that succeeds. Where the engine refuses all probes, one
+    request at a time is the probe, and each attempt counts: the worker rests again after faults of several tenants and
+    bodies, or after `most` of one tenant, so that a tenant's requests do not keep those of others from being tried.
 
     Args:
         most: number of faults that makes the worker unfit, or has the engine probed.
@@ -139,33 +145,41 @@ class CircuitBreaker:
             self._count(claim, now, enough=outcome.engine_hangs)
             return outcome
         self.last_fault = f"the engine answered {outcome.http_status}"
-        if claim.lease.attempt == 1 or not self.fit:
+        if claim.lease.attempt == 1 or self._tries_one:
             self._count(claim, now)
         return Postponed(self.last_fault, said=_message(outcome.error)) if doubted else outcome
 
     def _count(self, claim: Claim, now: float, *, enough: bool = False) -> None:
-        if enough or not self.fit:
+        if enough:
             self._rest(now)
+        if not (self.fit or self._tries_one):
             return
-        self._faults[claim.fields.get(b"tenant", b"")] += 1
-        self._bodies.add(hash(claim.fields.get(b"body", b"")))
+        tenant = claim.fields.get(b"tenant", b"")
+        self._faults[tenant if tenant in self._faults or len(self._faults) < _MOST_TENANTS else b""] += 1
+        if len(self._bodies) < 2:  # more of them tell nothing more
+            self._bodies.add(hash(claim.fields.get(b"body", b"")))
         faults = self._faults.total()
         of_others = faults - max(self._faults.values())
-        if faults < self._most:
-            return
-        if of_others >= faults // 2 and len(self._bodies) > 1:
+        of_several = of_others >= faults // 2 and len(self._bodies) > 1
+        many = faults >= self._most
+        if (of_several and (many or self._tries_one)) or (many and self._tries_one):
             self._rest(now)
-        else:
+        elif many:
             self.in_question = True
 
     def _works(self) -> None:
-        self._faults.clear()
-        self._bodies.clear()
-        self._doubted = self.in_question = False
+        self._count_anew()
+        self._doubted = False
         self.fit = True
 
+    def _count_anew(self) -> None:
+        self._faults.clear()
+        self._bodies.clear()
+        self.in_question = False
+
     def _rest(self, now: float) -> None:
-        self.fit = self.in_question = self._tries_one = False
+        self._count_anew()
+        self.fit = self._tries_one = False
         self._rests_until = now + REST_S
 
     def wants_probe(self, now: float) -> bool:
@@ -173,11 +187,12 @@ class CircuitBreaker:
         return self.in_question or not (self.fit or self._tries_one or now < self._rests_until)
 
     def probed(self, works: bool | None, now: float) -> None:
-        """Record the outcome of a probe: True if it succeeded, False if it failed, None if the engine refused it."""
+        """Record the outcome of a probe: True if it succeeded, False if it failed, None if it says nothing."""
         if works:
             self._works()
-        elif works is None and not self.fit:
-            self._tries_one = True
+        elif works is None:
+            self._count_anew()
+            self._tries_one = not self.fit
         elif self.in_question or not self.fit:  # else a request has succeeded meanwhile
             self._rest(now)
 
@@ -198,6 +213,7 @@ class Containment:
         running: number of requests that run.
         pullers: each is told the most requests to hold.
         probe: the task that probes the engine, or did so last.
+        suspect: the executor of the queue whose request found the last fault of the engine; it probes its own model.
         engine_died: the reason, as soon as a request finds out that the engine is dead.
     """
 
@@ -206,6 +222,7 @@ class Containment:
         self.running = 0
         self.pullers: list[Puller] = []
         self.probe: asyncio.Task[None] | None = None
+        self.suspect: Executor | None = None
         self.engine_died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 

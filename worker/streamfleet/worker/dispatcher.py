@@ -20,10 +20,11 @@ from streamfleet.worker.containment import Containment, least
 from streamfleet.worker.counting import how_it_ended
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
-from streamfleet.worker.outcome import HandedBack, Outcome, Postponed
+from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed
 from streamfleet.worker.pull import Puller
 
 log = structlog.get_logger(__name__)
+PROBE_S = 30.0
 
 
 class Dispatcher:
@@ -205,6 +206,8 @@ class Dispatcher:
             started = self._clock.monotonic()
             outcome = await self._executor.execute(request)
             now = self._clock.monotonic()
+            if isinstance(outcome, Postponed) or (isinstance(outcome, Finished) and outcome.engine_ok is False):
+                self._shared.suspect = self._executor
             outcome = self._breaker.weigh(outcome, request.claim, now)
             if request.trace is not None:
                 request.trace.done(outcome, now)
@@ -226,7 +229,12 @@ class Dispatcher:
             self.heed_breaker()
 
     async def _probe_engine(self) -> None:
-        works = await self._executor.probe()
+        works: bool | None
+        try:
+            async with asyncio.timeout(PROBE_S):
+                works = await (self._shared.suspect or self._executor).probe()
+        except TimeoutError:
+            works = None if self._breaker.fit else False  # the engine of a fit worker may just be full
         log.info("engine_probed", works=works, last_fault=self._breaker.last_fault)
         self._breaker.probed(works, self._clock.monotonic())
         self.heed_breaker()

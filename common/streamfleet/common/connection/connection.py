@@ -54,7 +54,8 @@ class Connection:
             ``redis+sentinel://host:26379,host:26379/service/0``, ``redis+cluster://host:6379,host:6379``.
         patience_s: time for which an operation is retried while Redis cannot be reached; None for ever.
         answer_timeout_s: longest wait of one try for its answer, in seconds. If that is shorter than the patience, all
-            tries together take no longer than the patience.
+            tries together take about as long as the patience: the second one has a second in any case, and time in
+            which this process was held up is added.
 
     Attributes:
         answer_timeout_s: as given; it may be changed.

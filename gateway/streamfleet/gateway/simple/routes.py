@@ -71,7 +71,7 @@ async def sync(request: Request) -> Response:
     took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
     answer = _results_object(context, call.id, results, took_ms)
     encoded = await encode_all(results)
-    context.hold_answer(sum(map(len, encoded)))
+    await context.hold_answer_soon(sum(map(len, encoded)))
     return _with_results(answer, encoded)
 
 
