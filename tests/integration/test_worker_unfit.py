@@ -109,14 +109,17 @@ async def test_requests_that_break_every_engine_make_no_second_worker_unfit(flee
 class Picky(SimulatedEngine):
     """An engine that works, but fails on each body whose user is `bad`: with a 500, or as one that may pass."""
 
-    passing = False
+    passing = refuses_probes = False
 
     def __init__(self) -> None:
         super().__init__(small_engine()._profile)
         self.probes = self.failed_on = 0
 
     async def run(self, request: EngineRequest) -> EngineReply:
-        self.probes += request.id.startswith("probe-")
+        if request.id.startswith("probe-"):
+            self.probes += 1
+            if self.refuses_probes:
+                return error_reply(400, "no such request", None, "invalid_value")
         if request.body.get("user") != "bad":
             return await super().run(request)
         self.failed_on += 1
@@ -160,10 +163,13 @@ async def test_one_callers_failures_never_rest_a_worker(fleet: Fleet, kind: str,
 
 @pytest.mark.parametrize("tenant", ["a", ""])
 @pytest.mark.parametrize("passing", [False, True])
-async def test_one_caller_alone_has_its_engine_probed(fleet: Fleet, tenant: str, passing: bool) -> None:
+@pytest.mark.parametrize("refuses_probes", [False, True])
+async def test_one_caller_alone_has_its_engine_probed(
+    fleet: Fleet, tenant: str, passing: bool, refuses_probes: bool
+) -> None:
     """Without a success of anybody between; each of the requests ends by its own attempts."""
     engine, own = Picky(), {"tenant": tenant} if tenant else {}
-    engine.passing = passing
+    engine.passing, engine.refuses_probes = passing, refuses_probes
     async with worker_inside(fleet.url, engine, **SETTINGS, max_deliveries=2) as inside:
         ids = [await fleet.add(body=chat(user="bad", seed=number), **own) for number in range(MANY)]
         assert {result.ok for result in await fleet.results(ids)} == {False}

@@ -143,6 +143,24 @@ async def test_retry_after_is_heard(value: str, expected_ms: int | None) -> None
     assert caught.value.retry_after_ms == expected_ms
 
 
+@pytest.mark.parametrize(
+    ("status", "headers", "busy"),
+    [
+        (429, {}, True),
+        (429, {"Retry-After": "7"}, True),
+        (503, {"Retry-After": "7"}, True),
+        (503, {}, False),
+        (500, {"Retry-After": "7"}, False),
+        (502, {}, False),
+    ],
+)
+async def test_a_server_that_takes_no_more_for_now_is_busy(status: int, headers: dict[str, str], busy: bool) -> None:
+    async with started(lambda _: httpx.Response(status, headers=headers)) as engine:
+        with pytest.raises(EngineUnavailable) as caught:
+            await engine.run(chat())
+    assert caught.value.busy is busy
+
+
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
 async def test_the_requests_own_fault_is_an_answer(status: int) -> None:
     body = b'{"error":{"message":"no","param":"messages"}}'

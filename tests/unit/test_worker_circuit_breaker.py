@@ -107,12 +107,44 @@ def test_a_probe_that_succeeds_starts_over() -> None:
         assert state(breaker) == (True, False, None)
 
 
-@pytest.mark.parametrize("works", [False, None])
-def test_a_probe_that_does_not_makes_unfit(works: bool | None) -> None:
+def test_a_probe_that_does_not_makes_unfit() -> None:
     breaker = CircuitBreaker(3)
     weighed(breaker, ERROR, ERROR, ERROR, tenants="a")
-    breaker.probed(works, 10.0)
+    breaker.probed(False, 10.0)
     assert state(breaker) == (False, False, 0)
+
+
+@pytest.mark.parametrize("fault", [FAULT, ERROR])
+def test_where_probes_are_refused_one_tenant_rests_no_worker(fault: Outcome) -> None:
+    breaker = CircuitBreaker(3)
+    for _ in range(5):
+        weighed(breaker, fault, fault, tenants="a")
+        assert state(breaker) == (True, False, None), "it counts anew"
+        weighed(breaker, fault, tenants="a")
+        assert state(breaker) == (True, True, None)
+        breaker.probed(None, 10.0)
+        assert state(breaker) == (True, False, None)
+    weighed(breaker, ERROR, FAULT, FAULT)
+    assert state(breaker) == (False, False, 0), "several do"
+
+
+@pytest.mark.parametrize("claims", [[claim(1, str(number)) for number in range(2_000)]], ids=["tenants"])
+def test_what_is_counted_while_a_probe_runs_is_bounded(claims: list[Claim]) -> None:
+    tenants, bodies = CircuitBreaker(1), CircuitBreaker(1)
+    for number, each in enumerate(claims):
+        tenants.weigh(FAULT, each, 10.0)
+        bodies.weigh(FAULT, claim(number, "a"), 10.0)
+    assert (tenants.in_question, bodies.in_question) == (True, True)
+    assert len(tenants._faults) < 300
+    assert len(bodies._bodies) < 10
+
+
+@pytest.mark.parametrize("fault", [FAULT, ERROR, broken("a bug")])
+def test_a_late_fault_prolongs_no_rest(fault: Outcome) -> None:
+    breaker = unfit(10.0)
+    weighed(breaker, *[fault] * 9, now=10.0 + REST_S - 1)
+    assert not breaker.wants_probe(10.0 + REST_S - 0.1)
+    assert breaker.wants_probe(10.0 + REST_S)
 
 
 @pytest.mark.parametrize("works", [False, None])
@@ -154,11 +186,30 @@ def test_where_probes_are_refused_one_request_tries_the_engine() -> None:
     breaker.probed(None, 10.0 + REST_S)
     assert state(breaker) == (False, False, 1)
     assert not breaker.wants_probe(1_000.0)
-    weighed(breaker, ERROR, attempt=3, now=30.0)
+    weighed(breaker, ERROR, tenants="a", attempt=3, now=20.0)
+    assert state(breaker) == (False, False, 1), "it may be this request's own fault"
+    weighed(breaker, ERROR, tenants="b", attempt=3, now=30.0)
     assert state(breaker) == (False, False, 0)
     assert not breaker.wants_probe(30.0 + REST_S - 0.1)
     breaker.probed(None, 30.0 + REST_S)
     weighed(breaker, ANSWERED, now=50.0)
+    assert state(breaker) == (True, False, None)
+
+
+@pytest.mark.parametrize("fault", [FAULT, ERROR])
+def test_one_tenant_keeps_no_worker_from_trying_others(fault: Outcome) -> None:
+    """Nor does it use up its own queue on an engine that is broken."""
+    breaker = CircuitBreaker(20)
+    weighed(breaker, *[FAULT] * 20)
+    for now in (40.0, 80.0):
+        breaker.probed(None, now)
+        weighed(breaker, *[fault] * 19, tenants="a", attempt=2, now=now)
+        assert state(breaker) == (False, False, 1)
+        weighed(breaker, fault, tenants="a", now=now)
+        assert state(breaker) == (False, False, 0)
+    breaker.probed(None, 120.0)
+    weighed(breaker, fault, fault, tenants="a")
+    weighed(breaker, ANSWERED, tenants="b")
     assert state(breaker) == (True, False, None)
 
 

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from streamfleet.common.broker.types import Lease
 from streamfleet.common.logs import bind_log_context, log_context
 from streamfleet.common.settings import WorkerSettings, load
-from streamfleet.worker.containment import Containment
+from streamfleet.worker import dispatcher
+from streamfleet.worker.containment import REST_S, Containment
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
@@ -166,6 +169,34 @@ async def test_one_probe_is_for_all_queues_of_an_engine() -> None:
         await eventually(lambda: both.probe is not None and both.probe.done())
         other.dispatcher.heed_breaker()
         await eventually(lambda: len(other.runs.probes) == 1)
+
+
+async def test_a_probe_is_of_the_queue_whose_request_found_the_last_fault() -> None:
+    """The model of another queue may work all the while."""
+    both = Containment(1)
+    async with rig(containment=both) as one, rig(containment=both) as other:
+        await other.fail(1)
+        await eventually(lambda: not both.breaker.fit)
+        both.breaker._rest(-REST_S)  # over by now
+        one.dispatcher.heed_breaker()
+        await eventually(lambda: len(one.runs.probes + other.runs.probes) == 2)
+        assert one.runs.probes == []
+
+
+async def test_a_probe_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fit worker's engine may just be full; an unfit worker probes it again after a rest, and spends no request."""
+    monkeypatch.setattr(dispatcher, "PROBE_S", 0.05)
+    async with rig(unready_failures=3) as made:
+        made.runs.fails_probes = False
+        await made.fail(3)
+        await eventually(lambda: made.shared.probe is not None and made.shared.probe.done())
+        assert (made.dispatcher.fit, made.shared.breaker.in_question) == (True, False)
+        made.shared.breaker._rest(-REST_S)
+        made.dispatcher.heed_breaker()
+        await eventually(lambda: len(made.runs.probes) == 2)
+        await eventually(lambda: made.shared.probe is not None and made.shared.probe.done())
+        assert all(each.cancelled() for each in made.runs.probes)
+        assert (made.dispatcher.fit, made.room.most) == (False, 0)
 
 
 async def test_a_worker_that_leaves_takes_its_probe_with_it() -> None:

@@ -128,7 +128,8 @@ class Executor:
         Begins at the endpoint of the last success, because not every engine tells which it serves.
 
         Returns:
-            True if it answers, False if it fails; None if it refuses, which says nothing about the engine behind.
+            True if it answers, False if it fails. None if it refuses, which says nothing about the engine behind, or is
+            too busy.
         """
         served = self._engine.endpoints or tuple(_PROBES)
         for endpoint in sorted(_PROBES, key=lambda each: each != self._answered):
@@ -140,7 +141,7 @@ class Executor:
                 outcome = judge(await self._engine.run(asked))
             except Exception as error:  # noqa: BLE001 - whatever it is, the engine does not answer
                 log.info("probe_failed", endpoint=endpoint, error=type(error).__name__)
-                return False
+                return None if isinstance(error, EngineUnavailable) and error.busy else False
             if not isinstance(outcome, Finished) or outcome.engine_ok is not None:
                 return isinstance(outcome, Finished) and outcome.engine_ok
         return None

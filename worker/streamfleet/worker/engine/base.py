@@ -151,10 +151,20 @@ class EngineUnavailable(EngineError):
 
     ``retry_after_ms``: the server's Retry-After, if any. ``hangs``: the server answers nothing at all, to anybody.
     ``said``: the server's own words, which may repeat the request: for its owner only, never for a log.
+    ``busy``: it works, but takes no more for now.
     """
 
-    def __init__(self, message: str, retry_after_ms: int | None = None, *, hangs: bool = False, said: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        retry_after_ms: int | None = None,
+        *,
+        hangs: bool = False,
+        said: str = "",
+        busy: bool = False,
+    ) -> None:
         super().__init__(message)
+        self.busy = busy
         self.said = said
         self.retry_after_ms = retry_after_ms
         self.hangs = hangs

@@ -345,7 +345,9 @@ class OpenAIEngine:
         status, body = response.status_code, response.content
         if status in _PASSING or (status >= 500 and status not in _PERMANENT_5XX):
             text, said = f"{self._shown} answers {status}", _message(body)
-            raise EngineUnavailable(text, self._retry_after_ms(response), said=said)
+            after_ms = self._retry_after_ms(response)
+            busy = status == 429 or (status == 503 and after_ms is not None)
+            raise EngineUnavailable(text, after_ms, said=said, busy=busy)
         if 300 <= status < 400:
             raise EngineUnavailable(f"{self._shown} answers {status}: set the URL to the address it redirects to")
         if status >= 400:

@@ -234,7 +234,7 @@ class VllmEngine:
         if error is not None:
             return error_reply(500, f"vLLM gave no answer: {error.__cause__ or error}", None, "engine_error")
         if status == 503:  # only with --max-num-queued-reqs and its like
-            raise EngineUnavailable("vLLM's own queue is full")
+            raise EngineUnavailable("vLLM's own queue is full", busy=True)
         if was_aborted(response.body):
             if hosted.dead:
                 raise EngineDied("the vLLM engine core died")
