@@ -125,6 +125,17 @@ def test_what_is_no_chunk_makes_it_no_answer(odd: bytes) -> None:
     assert not reader.chunks
 
 
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "latin-1"]
+)
+def test_what_is_not_utf_8_makes_it_no_answer(encoding: str) -> None:
+    reader = Reader()
+    reader.parser.feed(b"data: " + json.dumps(delta("hü", "stop"), ensure_ascii=False).encode(encoding) + b"\n\n")
+    reader.parser.feed(wire(*ANSWER))
+    assert reader.parser.outcome() is None
+    assert not reader.chunks
+
+
 def test_an_endless_event_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_EVENT_BYTES", 100)
     reader = Reader()

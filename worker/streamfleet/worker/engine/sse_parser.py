@@ -79,7 +79,7 @@ class SseParser:
             self._done = True
             return
         try:
-            chunk = json.loads(data)
+            chunk = json.loads(data.decode(errors="surrogatepass"))  # of bytes, UTF-16 would be read too
         except (ValueError, RecursionError):
             chunk = None
         if not isinstance(chunk, dict):
