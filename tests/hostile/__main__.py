@@ -57,18 +57,25 @@ class Round(NamedTuple):
     among: dict[str, Ended | None]
 
 
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of the command line, or those given. No round is without a good request."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__, formatter_class=_Plain)
     parser.add_argument("--good", type=int, default=500, help="good requests of all rounds (500)")
     parser.add_argument("--hostile", type=int, default=500, help="hostile requests of all rounds (500)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of runs A and B, by turns (5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="rounds of runs A and B, by turns; at most one for each good request (5)"
+    )
     parser.add_argument("--rate", type=float, help="good requests a second (0.15 of what this machine answers)")
     parser.add_argument("--seed", type=int, default=1, help="of bodies and times (1)")
     parser.add_argument("--families", default="", help=f"only these, comma-separated, of: {', '.join(FAMILIES)}")
     parser.add_argument("--unlimited", action="store_true", help="with all cost limits out of the way")
     parser.add_argument("--within", type=float, default=180.0, help="seconds for the last ones to end (180)")
     parser.add_argument("--log", type=Path, help="keep the worker's output here")
-    return parser.parse_args()
+    asked = parser.parse_args(given)
+    if min(asked.good, asked.rounds) < 1:
+        parser.error("--good and --rounds must be at least 1")
+    asked.rounds = min(asked.rounds, asked.good)
+    return asked
 
 
 class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

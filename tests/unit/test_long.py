@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.mutations import MUTATIONS
-from tests.hostile.__main__ import Round, verdict
+from tests.hostile.__main__ import Round, arguments, verdict
 from tests.hostile.run import GOOD, Ended
 from tests.long.__main__ import CUT_OFF, PASSED_OVER, RED, Ran, judge, main, result, tried, turn
 from tests.long.others import NOISY, Usage, noise, share, usage
@@ -171,6 +171,15 @@ def rounds(*times: float) -> list[Round]:
         return {f"good-{number}": Ended(GOOD, "succeeded", "", 200, int(ms)) for number in range(9)}
 
     return [Round(ends(100), ends(100 * each)) for each in times]
+
+
+def test_no_round_of_hostile_bodies_is_without_a_good_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert arguments(["--good", "3"]).rounds == 3
+    assert arguments(["--rounds", "2"]).rounds == 2
+    for given in (["--good", "0"], ["--rounds", "0"]):
+        with pytest.raises(SystemExit):
+            arguments(given)
+        assert "at least 1" in capsys.readouterr().err
 
 
 def test_hostile_bodies_are_judged_by_the_median_of_the_rounds(capsys: pytest.CaptureFixture[str]) -> None:
