@@ -306,6 +306,29 @@ def test_a_schemas_pattern_repeats_no_more_than_its_compiler_bears(pattern: str)
     check({"guided_regex": pattern}, limits)
 
 
+EMPTY = r"^a[^\s\S]$"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"guided_regex": EMPTY},
+        {"structured_outputs": {"regex": EMPTY}},
+        {"structured_outputs": {"json": json.dumps({"pattern": EMPTY})}},
+        {"structured_outputs": {"structural_tag": json.dumps({"format": {"type": "regex", "pattern": EMPTY}})}},
+        {"guided_json": {"type": "array", "items": {"pattern": EMPTY}}},
+        schema(type="string", pattern=EMPTY),
+        schema(type="object", patternProperties={EMPTY: {}}),
+        {"guided_whitespace_pattern": EMPTY},
+        {"tools": [{"function": {"parameters": {"properties": {"x": {"pattern": EMPTY}}}}}]},
+    ],
+)
+def test_a_pattern_that_no_text_matches_is_refused_by_name(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="class of no character") as refusal:
+        check(body, CostLimits())
+    assert (refusal.value.param, refusal.value.code) == (next(iter(body)), "invalid_value")
+
+
 # Lists for which vLLM's V2 model runner has a row of fixed width: with one item more, it ends with all that it runs.
 ROWS: list[tuple[str, int, Any]] = [
     ("stop_token_ids", 128, list(range(1_024))),
@@ -463,6 +486,13 @@ def test_the_workers_own_business_stays_with_the_worker() -> None:
         (said("hi"), CHAT, CostLimits(max_output_tokens=500), 2_048, 500),
         (said("hi"), CHAT, CostLimits(max_output_tokens=500), None, 500),
         ({"prompt": "hi", "max_tokens": None, "n": 2}, COMPLETIONS, CostLimits(), 2_048, 1_024),
+        # A server that does not refuse such a limit ignores it.
+        ({**said("hi"), "max_tokens": -1}, CHAT, CostLimits(max_output_tokens=500), 2_048, 500),
+        ({**said("hi"), "max_tokens": "many"}, CHAT, CostLimits(max_output_tokens=500), None, 500),
+        ({**said("hi"), "max_tokens": [1], "n": 2}, CHAT, CostLimits(), 2_048, 1_024),
+        ({**said("hi"), "max_completion_tokens": -1}, CHAT, CostLimits(max_output_tokens=500), 2_048, 500),
+        ({**said("hi"), "max_completion_tokens": {}, "max_tokens": 9}, CHAT, CostLimits(max_output_tokens=8), 64, 8),
+        ({"prompt": "hi", "max_tokens": -5}, COMPLETIONS, CostLimits(max_output_tokens=500), 2_048, 500),
         # Nothing to say: it cannot be too much, the caller said it, it has a default, or only the engine knows.
         (said("hi"), CHAT, CostLimits(), 2_048, None),
         ({**said("hi"), "n": 2}, CHAT, CostLimits(max_output_tokens=4_096), 2_048, None),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.worker.cost.patterns import Unreadable, weigh
+from streamfleet.worker.cost.patterns import Empty, Unreadable, weigh
 
 LETTERS = "abc"
 
@@ -175,6 +175,7 @@ def test_an_address_is_read_in_few_ways() -> None:
         ("[a", "ends too early"),
         ("a\\", "ends too early"),
         ("\\u00", "without its digits"),
+        ("\\u{110000}", "beyond the last character"),
         ("(" * 60 + ")" * 60, "nests more than 50"),
     ],
 )
@@ -183,9 +184,67 @@ def test_what_cannot_be_judged_says_why(pattern: str, says: str) -> None:
         weigh(pattern)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            r"[^\s\S]",
+            r"[^\w\W]",
+            r"[^\d\D]",
+            r"a[^\s\S]",
+            r"[^\s\S]a",
+            r"(a|)[^\S\s]{3}",
+            r"(a|b[^\s\S])",
+            r"^[^\s\S]$",
+        ),
+        *(r"[^\d\W_a-zA-Z]", r"[^\x00-\x7f\w\W]", r"[^\w\x00-\u{10ffff}]", r"[^\u0000-\u{10FFFF}]", r"[^\s\S\p{L}]"),
+        *(
+            r"[^\x00-\u00e8é-\u{10ffff}]",
+            r"[^é-\u{10ffff}\x00-\u00e8]",
+            "[^\\x00-\U0010ffff]",
+            "[^\x00-é\u00ea-\U0010ffff]",
+        ),
+        *(r"[b-a]", r"x[9-0z-a]"),
+    ],
+)
+def test_a_class_of_no_character_is_seen(pattern: str) -> None:
+    with pytest.raises(Empty, match="class of no character"):
+        weigh(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            r"[\s\S]",
+            r"[^\S ]",
+            r"[^\s]",
+            r"[^\S]",
+            r"[^\W]",
+            r"[\W\w]*",
+            r"[^\x00-\x7f]",
+            r"[^\x00-\uffff]",
+            r"[^é]",
+            r"[é]",
+        ),
+        *(
+            r"[^\x00-\u{10fffe}]",
+            r"[^\x00-èê-\u{10ffff}]",
+            r"[^\x01-\u{10ffff}]",
+            r"[^\x00-\x7f\p{L}]",
+            r"[b-ax]",
+            r"[^b-a]",
+        ),
+        *(r"[\d--9]", "[^\x00-\x7f中]", r"[\u{10ffff}]"),
+    ],
+)
+def test_other_classes_have_some(pattern: str) -> None:
+    assert weigh(pattern).size == 1
+
+
 @given(st.text(alphabet="ab.*+?{}[](),|\\^$-019xu<>P:", max_size=60))
 def test_any_text_is_judged(text: str) -> None:
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(Unreadable, Empty):
         assert weigh(text).ways >= 1
 
 

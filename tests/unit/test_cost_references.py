@@ -16,6 +16,7 @@ from streamfleet.worker.cost.limits import CostLimits
 Schema = dict[str, Any]
 Around = Callable[[Schema], dict[str, Any]]
 TREE: Schema = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#"}}}}
+NAMED = {"tool_choice": {"type": "function", "function": {"name": "f"}}}
 # The places where an engine reads a schema; the first key is the field to be named.
 PLACES: list[Around] = [
     lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
@@ -27,9 +28,14 @@ PLACES: list[Around] = [
     lambda schema: {"guided_json": schema},
     lambda schema: {"guided_json": json.dumps(schema)},
     lambda schema: {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
-    lambda schema: {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]},
-    lambda schema: {"tools": [{"function": {"name": "f", "parameters": each}} for each in (TREE, schema, TREE)]},
     lambda schema: {"tools": [{"type": "function", "name": "f", "parameters": schema}], "tool_choice": "required"},
+    lambda schema: {"tools": [{"function": {"name": "f", "parameters": each}} for each in (TREE, schema)], **NAMED},
+]
+# Places of schemas that most engines only show to the model.
+SHOWN: list[Around] = [
+    lambda schema: {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]},
+    lambda schema: {"tools": [{"function": {"parameters": schema}}], "tool_choice": "auto"},
+    lambda schema: {"tools": [{"function": {"parameters": schema}}], "tool_choice": "none"},
     lambda schema: {"functions": [{"name": "f", "parameters": schema}]},
 ]
 
@@ -130,7 +136,29 @@ def test_a_reference_of_no_use_is_refused_wherever_a_schema_may_stand(
     assert len(str(error)) < 200
 
 
-@pytest.mark.parametrize("around", PLACES)
+@pytest.mark.parametrize("around", SHOWN)
+@pytest.mark.parametrize("schema", ITSELF)
+def test_so_is_one_that_leads_to_itself_where_the_schema_is_only_shown(around: Around, schema: Schema) -> None:
+    error = refusal(around(schema))
+    assert error is not None
+    assert "leads to nothing but itself" in str(error)
+
+
+@pytest.mark.parametrize("around", SHOWN)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *NOWHERE,
+        *OUTSIDE,
+        {"$id": "https://example.com/a", "$ref": "https://example.com/a"},
+        {"type": "object", "x-meta": {"$ref": "somewhere"}},
+    ],
+)
+def test_others_of_no_use_pass_where_the_schema_is_only_shown(around: Around, schema: Schema) -> None:
+    assert refusal(around(schema)) is None
+
+
+@pytest.mark.parametrize("around", [*PLACES, *SHOWN])
 @pytest.mark.parametrize("schema", GOOD)
 def test_a_schema_whose_references_say_something_passes(around: Around, schema: Schema) -> None:
     assert refusal(around(schema)) is None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.numbers import LIMIT_FIELDS, OUTPUT_LIMITS, output_limit, sequences
+from streamfleet.common.numbers import OUTPUT_LIMITS, output_limit, sequences
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
 from streamfleet.worker.cost.grammars import check_grammars
@@ -145,11 +145,12 @@ def for_engine(
 
 
 def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, longest: int | None) -> int | None:
-    """Output limit for each sequence if the body sets none; None if no limit has to be added."""
+    """Output limit for each sequence if the body sets none; None if no limit has to be added.
+
+    One that is negative or no number is none: a server that does not refuse it ignores it.
+    """
     if endpoint not in (CHAT, COMPLETIONS) or output_limit(body, endpoint) is not None:
         return None
-    if any(body.get(name) is not None for name in LIMIT_FIELDS[endpoint]):
-        return None  # the engine refuses it
     asked, most = sequences(body), most_output_tokens(limits, longest)
     if asked * longest <= most if longest else not limits.max_output_tokens:
         return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits

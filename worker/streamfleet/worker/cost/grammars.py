@@ -1,10 +1,10 @@
 """Cost of the constraints on an answer: schemas, regular expressions, choices, grammars.
 
-A parsed body and the limits go in; a constraint that is too expensive raises InvalidRequest, and so does a schema with
-a `$ref` of no use (`references.py`). vLLM translates a schema on the event loop that every answer goes through,
-compiles it on a thread that all such requests share, and asks the result at every step. A schema of 60 bytes could
-block the event loop for two minutes, the thread for good, and each step for a second: docs/reliability.md has the
-measurements.
+A parsed body and the limits go in. A constraint that is too expensive raises InvalidRequest, and so does one that no
+text can match: a pattern with a class of no character, or a schema whose `$ref` leads to nothing (`references.py`).
+vLLM translates a schema on the event loop that every answer goes through, compiles it on a thread that all such
+requests share, and asks the result at every step. A schema of 60 bytes could block the event loop for two minutes, the
+thread for good, and each step for a second: docs/reliability.md has the measurements.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.numbers import number, shown
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
 from streamfleet.worker.cost.parts import MOST
-from streamfleet.worker.cost.patterns import Unreadable, weigh
+from streamfleet.worker.cost.patterns import Empty, Unreadable, weigh
 from streamfleet.worker.cost.references import check_references
 from streamfleet.worker.cost.shape import check_shape
 
@@ -56,10 +57,11 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
         if tools is not None:
             for tool in tools if isinstance(tools, list) else [tools]:
                 _check_bytes(name, tool, limits)
-            if body.get("tool_choice") not in (None, "none", "auto"):  # then all of them are compiled into one
+            compiled = body.get("tool_choice") not in (None, "none", "auto")
+            if compiled:  # all of them into one
                 _check_bytes(name, tools, limits)
             _Meter(name, limits).take(name, tools)
-            check_references(name, tools)
+            check_references(name, tools, compiled=compiled)
 
 
 def _check_bytes(name: str, value: Any, limits: CostLimits) -> None:
@@ -138,6 +140,8 @@ class _Meter:
             cost = weigh(pattern)
         except Unreadable as error:
             raise too_expensive(self._field, f"{_named(pattern)} {error}: its cost cannot be told") from None
+        except Empty as error:  # the engine would answer 500, as if it were broken
+            raise InvalidRequest(f"has {_named(pattern)}, which {error}", self._field, "invalid_value") from None
         if cost.size > self._limits.max_pattern_size:
             most = self._limits.max_pattern_size
             message = f"is {shown(cost.size)} characters long with its repeats written out; at most {most} are allowed"

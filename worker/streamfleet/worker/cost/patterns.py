@@ -34,6 +34,7 @@ _WORD = _DIGITS | mask_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_
 _SPACE = mask_of(" \t\n\r\f\v")
 _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
 _CLASSES |= {name.upper(): _ANY & ~mask for name, mask in _CLASSES.items()}
+_LAST = 0x10FFFF
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -41,11 +42,16 @@ class Unreadable(ValueError):
     """The cost of the pattern cannot be told; the message names the part at fault."""
 
 
+class Empty(ValueError):
+    """The pattern has a class of no character; an engine's compiler finds no token for that."""
+
+
 def weigh(pattern: str) -> Part:
     """Cost of the whole pattern.
 
     Raises:
         Unreadable: it looks around or back, sets flags, nests deeper than `MOST_GROUPS`, or is not well formed.
+        Empty: it has a class of no character.
     """
     reader = _Reader(pattern)
     whole = reader.alternatives(0)
@@ -60,6 +66,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self.at = 0
+        self._codes = (0, 0)  # first and last beyond ASCII of what was read last
 
     def alternatives(self, depth: int) -> Part:
         if depth > MOST_GROUPS:
@@ -126,11 +133,13 @@ class _Reader:
     def _escape(self) -> int:
         char = self._next()
         if char in _CLASSES:
+            self._codes = (128, _LAST) if _CLASSES[char] & OTHERS else (0, 0)
             return _CLASSES[char]
         if char in _CONTROLS:
             return mask_of(_CONTROLS[char])
         if char in "pP":
             self._braced()
+            self._codes = (0, 0)  # some, nobody knows which
             return _ANY
         if char in "xu":
             return self._code(char)
@@ -146,7 +155,11 @@ class _Reader:
             self.at += width
         if not _HEX.fullmatch(digits):
             raise Unreadable(f"has a \\{kind} without its digits")
-        return 1 << min(int(digits, 16), 128)
+        code = int(digits, 16)
+        if code > _LAST:
+            raise Unreadable(f"has a \\{kind} beyond the last character of Unicode")
+        self._codes = (code, code)
+        return 1 << min(code, 128)
 
     def _braced(self) -> str | None:
         if not self._text.startswith("{", self.at):
@@ -161,23 +174,31 @@ class _Reader:
     def _class(self) -> int:
         negated = self._skip("^")
         found, first = 0, True
+        beyond: set[tuple[int, int]] = set()
         while first or not self._skip("]"):
             found |= self._range()
+            beyond.add(self._codes)
             first = False
-        return (_ANY & ~found) | OTHERS if negated else found
+        found = (ASCII & ~found) | (OTHERS * _leave_some(beyond)) if negated else found
+        if not found:
+            raise Empty("has a class of no character, so no text can match it")
+        return found
 
     def _range(self) -> int:
         low = self._member()
+        first, _ = self._codes
         if not (self._text.startswith("-", self.at) and self._text[self.at + 1 : self.at + 2] not in ("", "]")):
             return low
         self.at += 1
         high = self._member()
         if low.bit_count() != 1 or high.bit_count() != 1:
             return low | high | mask_of("-")
+        self._codes = (first, self._codes[1])
         return ((high << 1) - 1) & ~(low - 1) if high >= low else 0
 
     def _member(self) -> int:
         char = self._next()
+        self._codes = (ord(char), ord(char))
         return self._escape() if char == "\\" else mask_of(char)
 
     def _next(self) -> str:
@@ -191,3 +212,13 @@ class _Reader:
             return False
         self.at += len(sign)
         return True
+
+
+def _leave_some(ranges: set[tuple[int, int]]) -> bool:
+    """True if the ranges do not cover all characters beyond ASCII."""
+    covered = 127
+    for low, high in sorted(ranges):
+        if low > covered + 1:
+            break
+        covered = max(covered, high)
+    return covered < _LAST

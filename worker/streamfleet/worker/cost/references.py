@@ -25,18 +25,20 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "
 _DATA = frozenset({"const", "enum", "default", "example", "examples"})
 
 
-def check_references(name: str, field: Any) -> None:
-    """Raise if a schema in a field has a `$ref` that is of no use.
+def check_references(name: str, field: Any, *, compiled: bool = True) -> None:
+    """Raise if a schema in a field has a `$ref` that leads to nothing but itself, to nowhere or out of the schema.
 
     Args:
         name: name of the field.
         field: its value, as `check_shape` lets it pass.
+        compiled: False if most engines only show the schema to the model, such as tools that it may choose. Then a
+            reference to nowhere or out of the schema passes; an engine that compiles it nevertheless refuses it.
 
     Raises:
         InvalidRequest: names the field, and the reference.
     """
     for schema in _schemas(name, field):
-        _check(name, schema)
+        _check(name, schema, compiled=compiled)
 
 
 def _schemas(name: str, field: Any) -> Iterator[dict[str, Any]]:
@@ -64,8 +66,8 @@ def _parsed(text: str) -> Any:
     return None if isinstance(value, str) else value  # a text within a text is read once
 
 
-def _check(name: str, root: dict[str, Any]) -> None:
-    """Raise if a `$ref` of a schema is of no use.
+def _check(name: str, root: dict[str, Any], *, compiled: bool) -> None:
+    """Raise if a `$ref` of a schema leads to nothing but itself, to nowhere or out of the schema.
 
     A schema waits for all that it stands for: the targets of its `$ref`, each member of `allOf`, one member of `anyOf`
     and of `oneOf`. What waits for nothing says something, and so does whatever waits only for what says something. The
@@ -82,7 +84,7 @@ def _check(name: str, root: dict[str, Any]) -> None:
         parts: list[Any] = _items(schema, "allOf")
         if isinstance(reference := schema.get("$ref"), str):
             references[id(schema)] = reference
-            parts += (targets := _targets(name, root, reference))
+            parts += (targets := _targets(name, root, reference, compiled=compiled))
             waiting.extend(target for target in targets if isinstance(target, dict))
         for either in (schema.get("anyOf"), schema.get("oneOf")):
             if isinstance(either, list) and either:
@@ -125,19 +127,21 @@ def _items(schema: dict[str, Any], name: str) -> list[Any]:
     return list(value) if isinstance(value, list) else []
 
 
-def _targets(name: str, root: dict[str, Any], reference: str) -> list[Any]:
+def _targets(name: str, root: dict[str, Any], reference: str, *, compiled: bool) -> list[Any]:
     """The parts of the schema that a reference leads to: as the standard reads it, and as compilers without escapes do.
 
     Raises:
-        InvalidRequest: there is none.
+        InvalidRequest: there is none, and the schema is compiled.
     """
     if reference != "#" and not reference.startswith("#/"):
+        if not compiled:
+            return []
         raise _useless(name, reference, "leads out of its schema: it must be '#', or begin with '#/'")
     steps = reference.split("/")[1:]
     escaped = [unquote(step).replace("~1", "/").replace("~0", "~") for step in steps]
     found = [_at(root, each) for each in (escaped, [step for step in steps if step])]
     targets = [target for target in found if isinstance(target, (dict, bool))]
-    if not targets:
+    if not targets and compiled:
         raise _useless(name, reference, "leads to no part of its schema")
     return targets
 
