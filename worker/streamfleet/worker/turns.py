@@ -106,7 +106,7 @@ class Turns:
                     await turn.over.wait()
             self._count(chosen, heads, turn.taken)
             self._let_others_go(chosen, heads, turn.taken)
-        self._first.clear()  # all wait for work or for room, and what may be taken is another then
+        self._first.clear()  # once all wait for work or for room, other entries may be takeable
 
     async def _heads(self) -> Mapping[Contender, Head]:
         """The heads of all queues with waiting requests and room; empty if no two want a turn."""

@@ -2,9 +2,10 @@
 -- Last part of a pull: how the worker waits if it got too little, and who is woken for the rest.
 
 -- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <1 if it has a
--- free slot, else 0> <worker>'. Gives up the worker's own seat. Returns how many others are taken, by how many with a free
--- slot, and the name of a seat to take: of a worker without a free slot, else an empty one, else nil. So one that has died
--- makes way once: as long as it had its seat, each listener would wake itself for it.
+-- free slot, else 0> <worker>'. Gives up the worker's own seat. Returns how many seats other workers have, how many of
+-- these workers have a free slot, and the name of the seat to take: that of a worker without a free slot, else an empty
+-- one, else nil. The former comes first because its worker may be dead: while its seat is taken, each listener with a free
+-- slot wakes somebody to make way, in vain.
 local function leave_seat(worker, now)
   local names, taken, free, empty, full = {}, 0, 0, nil, nil
   for seat = 1, cfg.watchers do names[seat] = 'listener:' .. seat end
