@@ -4,8 +4,9 @@ The puller sends the needs to Redis, where a request with less time until its de
 them from its own runs; one that knows nothing yet lets everything start. Runs that were stopped at their deadline count
 as well, as longer than they lasted: otherwise only short ones would teach.
 
-The needs are a quantile that follows how much of the engine's time such runs have wasted: with next to none, everything
-starts; with little, all but what nearly none has managed; in overload only what will most likely be in time.
+The needs are a quantile that follows how much of a tenant's time such runs have wasted: with next to none, everything
+starts; with little, all but what nearly none has managed; in overload only what will most likely be in time. A tenant's
+runs decide about its own requests alone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ MOST_CLASSES = 256
 AGAIN = 10
 """Samples of a class until its needs are computed anew."""
 KEPT = 0.997
-"""Part of the sums of time that stays with each run: they cover about the last 300."""
+"""Part of a tenant's sums of time that stays with each run: they cover about its last 300."""
 QUANTILES = ((0.003, 0.0), (0.01, 0.1), (0.04, 0.5), (math.inf, 0.75))
-"""Wasted part of the engine's time below which a quantile holds; 0 lets everything start."""
+"""Wasted part of a tenant's time below which a quantile holds; 0 lets everything start."""
 BEHIND_S = 30.0
 """A fleet that was through with its queue within this time keeps up: a burst is no overload. One that is through
 because requests have ended without a run does not keep up."""
@@ -45,6 +46,13 @@ def quantile_of(runs: Collection[tuple[float, bool]], quantile: float) -> float:
     return max(runs)[0]
 
 
+class _Tenant:
+    __slots__ = ("quantile", "spent", "wasted")
+
+    def __init__(self) -> None:
+        self.spent = self.wasted = self.quantile = 0.0
+
+
 class _Class:
     __slots__ = ("fresh", "samples")
 
@@ -58,19 +66,18 @@ class ServiceTimes:
 
     Attributes:
         needs: class to the milliseconds that its requests need at least, where that is known.
-        quantile: the part of the runs of a class that took less.
     """
 
     def __init__(self) -> None:
         self._classes: dict[str, _Class] = {}
-        self._wasted = self._spent = 0.0
-        self.quantile = 0.0
+        self._tenants: dict[str, _Tenant] = {}
         self.needs: dict[str, int] = {}
 
     def took(self, length: str, run_s: float, *, in_vain: bool) -> None:
         """Add a run of a class: its seconds, and true if it was stopped because its deadline passed."""
-        self._spent = self._spent * KEPT + run_s
-        self._wasted = self._wasted * KEPT + (run_s if in_vain else 0.0)
+        tenant = self._tenant(length)
+        tenant.spent = tenant.spent * KEPT + run_s
+        tenant.wasted = tenant.wasted * KEPT + (run_s if in_vain else 0.0)
         known = self._classes[length] = self._classes.pop(length, _Class())
         if len(self._classes) > MOST_CLASSES:
             oldest = next(iter(self._classes))
@@ -78,20 +85,34 @@ class ServiceTimes:
             self.needs.pop(oldest, None)
         known.samples.append((run_s, in_vain))
         known.fresh += 1
-        wasted = self._wasted / self._spent if self._spent else 0.0
+        wasted = tenant.wasted / tenant.spent if tenant.spent else 0.0
         quantile = next(each for below, each in QUANTILES if wasted < below)
-        if quantile != self.quantile:
-            self.quantile, self.needs = quantile, {}
+        if quantile != tenant.quantile:
+            tenant.quantile = quantile
             for each in self._classes:
-                self._compute(each)
+                if _tenant_of(each) == _tenant_of(length):
+                    self.needs.pop(each, None)
+                    self._compute(each, quantile)
         elif known.fresh >= AGAIN or length not in self.needs:
-            self._compute(length)
+            self._compute(length, quantile)
 
-    def _compute(self, length: str) -> None:
+    def _tenant(self, length: str) -> _Tenant:
+        """The tenant of a class. The one whose last run is oldest is forgotten, as its classes are."""
+        name = _tenant_of(length)
+        tenant = self._tenants[name] = self._tenants.pop(name, _Tenant())
+        if len(self._tenants) > MOST_CLASSES:
+            del self._tenants[next(iter(self._tenants))]
+        return tenant
+
+    def _compute(self, length: str, quantile: float) -> None:
         known = self._classes[length]
-        if self.quantile and len(known.samples) >= LEAST_SAMPLES:
+        if quantile and len(known.samples) >= LEAST_SAMPLES:
             known.fresh = 0
-            self.needs[length] = int(quantile_of(known.samples, self.quantile) * 1000)
+            self.needs[length] = int(quantile_of(known.samples, quantile) * 1000)
+
+
+def _tenant_of(length: str) -> str:
+    return length.partition(" ")[2]
 
 
 class Judge:
