@@ -176,3 +176,42 @@ def test_output_without_a_limit_is_learnt_for_each_choice() -> None:
     usual = round(typical.output)
     assert estimate({"n": 2}, 400, None, CHAT, 1.0, usual).tokens == 100 + 2 * usual
     assert estimate({"max_tokens": 7}, 400, None, CHAT, 1.0, usual).tokens == 107
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], 3_000),  # reading says nothing of writing
+        ([(2.0, 100)], 3_000),
+        ([(2.0, 100), (20.0, 1_000)], 3_000),
+        ([(20.0, 100)], 300),
+    ],
+)
+@pytest.mark.parametrize("cheap", [(5.0, 1), (30.0, 8), (600.0, 3), (5.0, 0)])
+def test_runs_that_write_little_make_no_run_cheap(
+    others: list[tuple[float, int]], expected: int, cheap: tuple[float, int]
+) -> None:
+    """A tenant's own runs with long prompts and short answers teach no pace of writing."""
+    typical = Typical()
+    for run_s, tokens in others * 100:
+        typical.took(run_s, tokens, 1)
+    for _ in range(400):
+        typical.took(*cheap, 1)
+    assert min(3_000, typical.made_in(60.0, 3_000, 1)) == pytest.approx(expected, rel=0.15)
+
+
+def test_the_pace_follows_an_engine_that_becomes_slower() -> None:
+    typical = Typical()
+    for run_s in (1.0, 10.0):
+        for _ in range(3_000):
+            typical.took(run_s, 100, 1)
+    assert typical.made_in(10.0, 3_000, 1) == pytest.approx(100, rel=0.15)
+
+
+def test_each_choice_is_written_for_its_time() -> None:
+    typical = Typical()
+    for _ in range(20):
+        typical.took(2.0, 400, 4)
+    assert typical.made_in(4.0, 3_000, 1) == pytest.approx(200)
+    assert typical.made_in(4.0, 3_000, 2) == pytest.approx(400)
+    assert typical.made_in(400.0, 3_000, 2) == 6_000

@@ -22,6 +22,9 @@ LEAST_RATIO, MOST_RATIO = 1 / 4, 4.0
 SMOOTHING = 0.05
 PACE_S = 1_000.0
 """Time of runs, of all slots together, over which the pace is measured: short runs weigh no more than their time."""
+PACE_TOKENS, LEAST_OUTPUT = 50_000.0, 16
+"""Output tokens over which the pace of writing is measured, and the fewest of a sequence that tell it: shorter runs are
+mostly read or wait."""
 TYPICAL_OUTPUT = 256
 """Output tokens of a choice that sets no limit, as a guess until some have ended."""
 POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES}
@@ -73,7 +76,8 @@ class Typical:
     Attributes:
         tokens: expected KV tokens of the next request.
         prompt_ratio: prompt tokens as engines count them, divided by the estimate from the size.
-        token_s: seconds of one output token of a sequence; infinite before the first one is known.
+        token_s: seconds of one output token of a sequence, with its part of reading and waiting; infinite before the
+            first one is known.
         output: output tokens of a choice that sets no limit.
     """
 
@@ -84,6 +88,7 @@ class Typical:
         self.output = float(TYPICAL_OUTPUT)
         self._seen = self._unlimited = 0
         self._ran_s = self._made = 0.0
+        self._written = self._speed = 0.0
         self._estimated = self._counted = 1_000.0  # a weight, so that one unusual prompt changes little
 
     def saw(self, demand: Demand) -> None:
@@ -93,23 +98,28 @@ class Typical:
 
     def took(self, run_s: float, output_tokens: int, sequences: int) -> None:
         """Add the duration of a whole run, and the output tokens that it has generated in all its sequences."""
-        if output_tokens > 0:
-            stays = 1 / (1 + run_s / PACE_S)
-            self._ran_s = self._ran_s * stays + run_s
-            self._made = self._made * stays + output_tokens / (sequences or 1)
-            self.token_s = self._ran_s / self._made
+        if output_tokens <= 0:
+            return
+        each, stays = output_tokens / (sequences or 1), 1 / (1 + run_s / PACE_S)
+        self._ran_s = self._ran_s * stays + run_s
+        self._made = self._made * stays + each
+        self.token_s = self._ran_s / self._made
+        if each >= LEAST_OUTPUT:  # by tokens, not by time: who writes little cannot make all runs look slow
+            self._written = self._written / (1 + each / PACE_TOKENS) + each
+            self._speed += each / self._written * (each / max(1e-3, run_s) - self._speed)
 
     def made_in(self, run_s: float, most: int, sequences: int) -> float:
-        """Output tokens that a run has likely generated until now; infinite if the pace is not known.
+        """Output tokens that a run has likely generated until now, as if it wrote all the time; infinite if the pace of
+        writing is not known.
 
         Args:
             run_s: seconds so far.
             most: output tokens that one of its sequences may have.
             sequences: number of its sequences.
         """
-        if self.token_s == math.inf and most:
+        if not self._speed and most:
             return math.inf
-        return max(1, sequences) * min(most, run_s / max(1e-9, self.token_s))
+        return max(1, sequences) * min(most, run_s * self._speed)
 
     def generated(self, output_tokens: int | None, choices: int) -> None:
         """Add the output of a request that set no limit; the first ones replace the guess, later ones weigh less."""
