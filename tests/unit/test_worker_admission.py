@@ -96,6 +96,25 @@ def test_where_the_pace_is_not_known_as_much_as_was_expected_is_charged() -> Non
     assert after(admits, cancelled(), 6.0, CHAT) == math.inf
 
 
+@pytest.mark.parametrize("outcome", [broken("it broke"), Finished(Status.FAILED, 400, error="{}")])
+def test_who_is_refused_is_charged_no_expected_answer_where_the_pace_is_not_known(outcome: Finished) -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    assert after(admits, outcome, 0.005, CHAT) == 0
+
+
+def test_own_runs_that_write_little_make_no_run_cheap() -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    one = replace(ANSWER, usage={"prompt_tokens": 5_000, "completion_tokens": 1})
+    for _ in range(400):
+        after(admits, one, 5.0, {"prompt": "hi", "max_tokens": 1})
+    assert after(admits, cancelled(), 60.0, {"prompt": "hi", "max_tokens": 3_000}) == math.inf
+    for _ in range(10):
+        after(admits, ANSWER, 4.0, CHAT)
+    for _ in range(400):
+        after(admits, one, 5.0, {"prompt": "hi", "max_tokens": 3_000})
+    assert after(admits, cancelled(), 60.0, {"prompt": "hi", "max_tokens": 3_000}) == pytest.approx(3_000)
+
+
 def test_what_the_engine_has_counted_is_not_estimated_and_what_it_has_guessed_is() -> None:
     admits = admission(Capacity(8, None, 10_000), InFlight())
     after(admits, ANSWER, 1.0, CHAT)

@@ -6,6 +6,7 @@ the estimates learn. Nothing here touches Redis; of the engine, only its capacit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -230,7 +231,8 @@ class Admission:
             return None
         limit = output_limit(asked.body, asked.endpoint)
         most = self._engine.capacity().max_model_len or MOST_TOKENS if limit is None else limit
-        return self._typical.made_in(now - request.started_at, most, request.demand.sequences)
+        made = self._typical.made_in(now - request.started_at, most, request.demand.sequences)
+        return 0.0 if outcome.status is Status.FAILED and math.isinf(made) else made  # most are refused at once
 
     def _learn_time(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
         """Learn the time from the claim of a whole run, or of one that was stopped because its deadline passed."""
