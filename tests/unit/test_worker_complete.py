@@ -42,6 +42,7 @@ class Notebook:
         self.code = CompleteCode.PUBLISHED
         self.refuse = ""
         self.full = 0
+        self.refused_calls = 0
 
     async def complete(self, worker: str, completions: Sequence[Completion]) -> list[CompleteCode]:
         assert worker == "w1"
@@ -55,12 +56,20 @@ class Notebook:
 
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
         assert (worker, max_deliveries) == ("w1", 5)
+        if self.refused_calls:
+            self.refused_calls -= 1
+            raise ValueError("refused by the test")
         self.retried += retries
         return [RetryCode.DELAYED for _ in retries]
 
     async def keep(self, outputs: Mapping[str, bytes]) -> bool:
         self.kept |= outputs
         return self.has_room
+
+    async def renew(self, worker: str, leases: Sequence[Lease], kept: Mapping[Lease, tuple[str, int]]) -> list[int]:
+        assert (worker, list(kept)) == ("w1", leases)
+        self.named |= kept
+        return [1] * len(leases)
 
     async def release(
         self,
@@ -138,6 +147,16 @@ async def test_output_is_kept_before_its_request_goes_back() -> None:
     await rig.write((one, HandedBack(gave_way=True, partial=Partial(7, b"state"))), (other, HandedBack(gave_way=True)))
     ((run, output),) = rig.broker.kept.items()
     assert Partial.decode(output) == Partial(7, b"state")
+    assert rig.broker.named == {one.lease: (run, len(output))}
+
+
+async def test_an_output_has_one_key_however_often_its_outcome_is_written() -> None:
+    """Nothing counts what further tries would leave."""
+    rig, one = Rig(), in_flight_request()
+    rig.broker.refused_calls = 1
+    await rig.write((one, Postponed("busy", partial=Partial(7, b"state"))))
+    assert [item.lease for item in rig.broker.retried] == [one.lease]
+    ((run, output),) = rig.broker.kept.items()
     assert rig.broker.named == {one.lease: (run, len(output))}
 
 

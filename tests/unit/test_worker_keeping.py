@@ -22,6 +22,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.outputs: dict[str, bytes] = {}
+        self.named: dict[Lease, str] | None = {}
         self.code, self.fault = RenewCode.RENEWED, cast("Exception | None", None)
 
     async def keep(self, outputs: Mapping[str, bytes]) -> bool:
@@ -30,13 +31,11 @@ class Kept:
 
     async def renew(self, _: str, leases: Sequence[Lease], kept: Mapping[Lease, Any]) -> list[RenewCode]:
         assert list(kept) == leases
+        if self.named is not None:
+            self.named |= {lease: kept[lease][0] for lease in leases}
         if self.fault is not None:
             raise self.fault
         return [self.code] * len(leases)
-
-    async def forget(self, runs: Sequence[str]) -> None:
-        for run in runs:
-            self.outputs.pop(run, None)
 
 
 def running(made: int, resumed: int = 0) -> InFlightRequest:
@@ -78,11 +77,23 @@ async def test_after_a_lost_lease_nothing_counts_as_kept() -> None:
     assert request.kept_tokens == 0
 
 
-async def test_output_that_nothing_names_is_forgotten() -> None:
-    """Each look would store it again, and nothing would count it."""
-    keeper, queue = checkpoints(running(40))
-    queue.fault = BrokerUnavailable("a key was overwritten")
-    for _ in range(3):
+@pytest.mark.parametrize("named", [True, False])
+async def test_output_whose_renewal_has_no_answer_stays_and_is_one_however_often(named: bool) -> None:
+    """Redis may have named it, and nothing counts it if not: so it is neither deleted nor stored under further runs."""
+    request = running(40)
+    keeper, queue = checkpoints(request)
+    queue.fault, queue.named = BrokerUnavailable("the answer was lost"), {} if named else None
+    assert request.asked is not None
+    for made in (40, 50, 60):
+        request.asked.made = made
         with pytest.raises(BrokerUnavailable):
             await keeper.look()
-    assert queue.outputs == {}
+    ((run, output),) = queue.outputs.items()
+    assert output == b"60 state"
+    assert queue.named in (None, {request.lease: run})
+    queue.fault, queue.named = None, {}
+    await keeper.look()
+    assert (list(queue.outputs), queue.named) == ([run], {request.lease: run})
+    request.asked.made = 200
+    await keeper.look()
+    assert len(queue.outputs) == 2, "what counts is not overwritten"

@@ -57,6 +57,7 @@ class InFlightRequest:
         tokens: gets its chunks; None if it is not streamed.
         resume: output of an earlier run, from which it goes on; None to begin anew.
         kept_tokens: output tokens of the last checkpoint.
+        kept_run: name under which output is stored that is not known to count; empty if there is none.
         asked: the request as the engine has it; None before.
     """
 
@@ -76,6 +77,7 @@ class InFlightRequest:
     tokens: Tokens | None = None
     resume: Partial | None = None
     kept_tokens: int = 0
+    kept_run: str = ""
     asked: EngineRequest | None = None
 
     @property

@@ -27,11 +27,15 @@ LOOK_S = 0.1
 async def store(
     broker: WorkerBroker, outputs: Sequence[tuple[InFlightRequest, Partial | None]]
 ) -> dict[Lease, tuple[str, int]]:
-    """Store what there is. Returns the run and bytes of each output; of none, if Redis has no room for all."""
+    """Store what there is. Returns the run and bytes of each output; of none, if Redis has no room for all.
+
+    Until Redis has said that a run's output counts, the next output of the request takes its place: else each try that
+    fails behind this one would leave a key that nothing counts.
+    """
     runs, kept = dict[str, bytes](), dict[Lease, tuple[str, int]]()
     for request, partial in outputs:
         if partial is not None:
-            run = secrets.token_hex(8)
+            run = request.kept_run = request.kept_run or secrets.token_hex(8)
             runs[run] = partial.encode()
             kept[request.lease] = run, len(runs[run])
     if not runs or await broker.keep(runs):
@@ -74,12 +78,8 @@ class Checkpoints:
         kept = await store(self._broker, outputs)
         if not kept:
             return
-        try:
-            codes = await self._broker.renew(self._worker, list(kept), kept)
-        except StreamfleetError:  # nothing names it, so nothing counts it, and the next look stores it again
-            await self._broker.forget([run for run, _ in kept.values()])
-            raise
+        codes = await self._broker.renew(self._worker, list(kept), kept)
         renewed = {lease for lease, code in zip(kept, codes, strict=True) if code is not RenewCode.LOST}
         for request, partial in outputs:
             if request.lease in renewed:
-                request.kept_tokens = partial.tokens
+                request.kept_tokens, request.kept_run = partial.tokens, ""

@@ -234,7 +234,7 @@ class WorkerBroker(HousekeepingBroker):
         try:
             await self.connection.pipeline([("SET", self.keys.kept(run), out, *life) for run, out in outputs.items()])
         except BrokerOutOfMemory:
-            await self.forget(list(outputs))  # some may have been stored
+            await self.connection.command("DEL", *map(self.keys.kept, outputs))  # some may have been stored
             return False
         except NotPermitted:
             return False
@@ -244,10 +244,6 @@ class WorkerBroker(HousekeepingBroker):
         """The output of interrupted runs; None for what is gone, or was overwritten with another type."""
         replies: list[bytes | None] = await self.connection.command("MGET", *map(self.keys.kept, runs))
         return replies
-
-    async def forget(self, runs: Sequence[str]) -> None:
-        """Delete output that no record names; what a record names is deleted with the record, by scripts."""
-        await self.connection.command("DEL", *map(self.keys.kept, runs))
 
     async def disown(self, worker: str, known: Sequence[Lease]) -> int:
         """Hand back entries that this worker holds unknowingly after a pull's answer was lost. Returns their number."""
