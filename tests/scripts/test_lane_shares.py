@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from streamfleet.common.broker.types import TOO_MANY_BYTES, EnqueueCode, Lease, Submission
+from streamfleet.common.broker.types import TOO_MANY_BYTES, EnqueueCode, Lease, RetryCode, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import LIMITS, Queue, submission
@@ -160,6 +160,20 @@ async def test_what_is_known_of_tenants_is_bounded(tenants: Tenants) -> None:
         await wide.stage(100_000)
     await wide.flood("late", 1)
     assert await known() <= 3
+
+
+async def test_what_is_known_of_tenants_is_forgotten_while_requests_wait_for_their_next_try(tenants: Tenants) -> None:
+    """Else each new tenant would share one half of the lane with all others."""
+    wide = Tenants(tenants.queue, lane_limit=100_000)
+    await wide.flood("first", 1)
+    (claim,) = (await wide.queue.pull("w1", 1)).claims
+    assert await wide.queue.retry("w1", claim.lease, 60_000) == RetryCode.DELAYED
+    for first in range(0, 9_000, 200):
+        assert set(await wide.enqueue(*(wide.request(f"t{first + n}") for n in range(200)))) == {ACCEPTED}
+    for _ in range(100):
+        await wide.stage(100_000)
+    await wide.flood("late", 1)
+    assert int(await wide.queue.command("HLEN", wide.queue.keys.arrivals)) <= 3
 
 
 async def test_names_that_the_index_does_not_take_are_one_tenant(tenants: Tenants) -> None:

@@ -110,7 +110,7 @@ class Keys:
     @property
     def of_shares(self) -> list[str]:
         """The keys by which enqueue.lua knows what a tenant has waiting."""
-        return [*map(self.ready, LANES), self.arrivals, self.waiting, self.served]
+        return [*map(self.ready, LANES), self.arrivals, self.waiting, self.served, self.delayed]
 
     @property
     def tenants(self) -> str:

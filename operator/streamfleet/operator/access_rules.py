@@ -221,10 +221,10 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("xadd",), p.of(WRITE, *map(keys.lane, lanes), keys.cancel_requests)),
         # For the length and size of a lane and the state of a request; these commands show no bodies.
         Grant(("xlen", "xpending", "xinfo|groups", "memory|usage"), p.of(READ, *keys.lanes)),
-        Grant(("zscore",), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
+        Grant(("zcard", "zscore"), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
         # For the place of a request and the time until it is taken
         Grant(("time",)),
-        Grant(("zcard", "zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
+        Grant(("zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
         Grant(("hget", "hmget"), p.of(READ, keys.sched)),
         # The same for tenants; no command that lists them
         Grant(("zcard", "zmscore", "zscore"), p.of(READ, *map(keys.turns, LANES))),

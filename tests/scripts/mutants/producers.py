@@ -60,6 +60,12 @@ MUTANTS = (
         caught_by="lane_shares.what_is_known_of_tenants_is_bounded",
     ),
     Mutant(
+        "enqueue: what waits for its next try is staged",
+        "local left = -number(redis.pcall('ZCARD', DELAYED))",
+        "local left = 0",
+        "lane_shares.what_is_known_of_tenants_is_forgotten_while_requests_wait_for_their_next_try",
+    ),
+    Mutant(
         "enqueue: no more is unstaged than the lane has left",
         "  if fresh > left then",
         "  if false then",

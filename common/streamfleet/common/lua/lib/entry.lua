@@ -81,7 +81,8 @@ local KEPT = {}
 
 function KEPT.key(run) return cfg.prefix .. 'kept:' .. run end
 
--- `before`, `after`: records of a request; '' for none.
+-- The record of a request is about to change from `before` to `after`; '' for none. Deletes the output that `before` names if
+-- `after` names another one, and keeps the sum of bytes.
 function KEPT.change(before, after)
   local old, old_bytes = string.match(before, '^%d+ (%S+) (%d+)')
   local new, new_bytes = string.match(after, '^%d+ (%S+) (%d+)')

@@ -1,23 +1,24 @@
--- What a lane may hold, and a tenant may have waiting in it while others use the queue; a part of enqueue.lua, made once where
--- it is a function.
--- What it has waiting is ready, by the index `waiting` (tenants.lua), or not staged yet. Of the latter `arrivals` knows, for
--- each '<lane><tenant>', groups in the order in which they came: '<last stream id> <number> <bytes>;', and so on. A group
--- counts until all of it is staged. The fields `last` and `other` tell when the two tenants that enqueued last did so, by
--- digests, because who may read them may not list tenants: that is enough to know whether there is another one.
+-- Limits of a lane, and of what one tenant may have waiting in it while others use the queue; a part of enqueue.lua. Where
+-- that is a function of Redis, this part is made once, and the lines from `@begin` to `@end` run at each call.
+-- A tenant's waiting requests are ready (the index `waiting` of tenants.lua has them) or not staged yet. `arrivals` is a hash
+-- of the requests that were not staged: for each '<lane><tenant>' it has groups, oldest first, each written as '<last stream
+-- id> <number> <bytes>;'. A group counts until all of it is staged. The fields `last` and `other` have the time and the
+-- digest of the two tenants that enqueued last, which is enough to know if there is another one. They are digests because
+-- producers may read these fields, but may not list tenants.
 local HOUR_MS, MINUTE_MS, MOST_TENANTS, MOST_FIELDS, LOOKED_AT, GROUPS = 3600000, 60000, 2000, 8192, 64, 16
 local LARGE = 16384   -- bytes; MEMORY USAGE of a deep lane costs milliseconds, and the limit of entries bounds smaller requests
 local call, lanes, limit, limit_bytes, percent, before, most, most_bytes
-local ARRIVALS, WAITING, SERVED
+local ARRIVALS, WAITING, SERVED, DELAYED
 local length, bytes = {}, {}                     -- by lane: entries; bytes, once a large request asked for them
 local lanes_staged, tenants, changed = {}, {}, {}   -- by lane; by lane and tenant; fields of `arrivals` to write
 local last, other
 -- @begin
 call, lanes, limit, limit_bytes, percent = redis.call, tonumber(ARGV[5]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[6])
-before = percent > 0 and 2 * lanes + 3 or lanes   -- keys before those of the requests
+before = percent > 0 and 2 * lanes + 4 or lanes   -- keys before those of the requests
 if next(length) then length = {} end
 if next(bytes) then bytes = {} end
 if percent > 0 then
-  ARRIVALS, WAITING, SERVED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 3)
+  ARRIVALS, WAITING, SERVED, DELAYED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 4)
   most, most_bytes = math.max(1, math.floor(limit * percent / 100)), limit_bytes * percent / 100
   lanes_staged, tenants, changed, last, other = {}, {}, {}, nil, nil
 end
@@ -92,9 +93,9 @@ local function arrivals_of(lane, tenant)
   local there, known = read_arrivals(lane, (#tenant > 256 or string.find(tenant, '%c')) and 'other' or tenant)
   -- @guard enqueue: what is known of tenants is bounded
   if not there and call('HLEN', ARRIVALS) >= MOST_FIELDS then
-    local left = 0
+    local left = -number(redis.pcall('ZCARD', DELAYED))
     for each = 1, lanes do left = left + unstaged(each) end
-    if left == 0 then
+    if left <= 0 then
       call('DEL', ARRIVALS)
       changed.last, changed.other = last, other
     else
@@ -157,7 +158,8 @@ local function ready_bytes(known, ready)
   return sum / looked * ready
 end
 
--- Nil while a tenant may have one more request waiting in a lane; else by what it may not, as the reply has it.
+-- Returns nil if a tenant may have one more request waiting in a lane. Else its share is used: returns 'bytes' if by its
+-- bytes, or '' if by its number of requests, as the script's reply says.
 local function over_share(known, size)
   local lane = known.lane
   if known.full then return '' end
