@@ -83,7 +83,8 @@ class QueueSettings(Group):
         le=100,
         description=(
             "Most of these two limits that one tenant may have waiting while another one enqueued within the hour, in "
-            "percent. Alone, or without tenants, all of it."
+            "percent. Alone, or without tenants, all of it. Bytes of what workers have staged count only where a user "
+            "may read them: a gateway may, a producer may not."
         ),
     )
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
