@@ -205,7 +205,6 @@ async def gives_way(admin: Broker, me: Broker) -> None:
     (again,) = (await me.pull("w1", 1)).claims
     assert (again.interrupted, await me.kept([again.kept])) == (1, [b"1 state"])
     await me.complete("w1", [succeeded(again.lease)])
-    await me.forget(["run"])
 
 
 async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
