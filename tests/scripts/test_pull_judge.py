@@ -161,18 +161,39 @@ async def test_a_class_goes_by_the_limit_that_the_engine_takes(queue: Queue, see
         '{"prompt": "%s", "metadata": {"max_tokens": 8}}',
     ],
 )
-@pytest.mark.parametrize("size", [100, 20_000, 70_000])
+@pytest.mark.parametrize("size", [100, 20_000, 90_000, 300_000])
 async def test_a_long_body_is_not_taken_for_one_with_a_smaller_limit(queue: Queue, size: int, text: str) -> None:
-    queue = queue.with_limits(max_entry_bytes=100_000)
+    queue = queue.with_limits(max_entry_bytes=1_000_000)
     body = text % ("x" * size)
     await queue.add("high", "1000-0", deadline=NOW + 9_000, body=body, endpoint=COMPLETIONS)
     (claim,) = (await queue.pull(needs={})).claims
     assert claim.length == (length_of(COMPLETIONS, body) if size == 100 else "none")
 
 
-async def test_the_limit_of_a_long_body_is_known_if_it_is_plain(queue: Queue) -> None:
-    queue = queue.with_limits(max_entry_bytes=100_000)
-    body = json.dumps({"messages": [{"role": "user", "content": "é" * 9_000}], "max_tokens": 100, "temperature": 0})
-    await queue.add("high", "1000-0", deadline=NOW + 9_000, body=body)
+_TOOLS = (
+    '"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]'
+)
+
+
+@pytest.mark.parametrize(
+    "behind", ["", ', "temperature": 0', ', "stop": ["a", "}"]', f', {_TOOLS}, "response_format": {{"type": "text"}}']
+)
+async def test_the_limit_of_a_long_body_is_known_whatever_follows_it(queue: Queue, behind: str) -> None:
+    queue = queue.with_limits(max_entry_bytes=1_000_000)
+    for number, size in enumerate((100, 18_000, 40_000, 60_000)):
+        body = '{"messages": [{"content": "' + size * "x" + '"}], "max_tokens": 100' + behind + "}"
+        await queue.add("high", f"100{number}-0", deadline=NOW + 9_000, body=body)
+    assert [claim.length for claim in (await queue.pull(wanted=4, needs={})).claims] == [OF_100] * 4
+
+
+_TEXTS = ("0x10", "0X1p3", "inf", "nan", "1e2", "5.", "-0", " 8 ", "1e400", "9" * 401, "0" * 400 + "8", ".", "e5")
+_UNDERSCORES = ("_5", "5_", "5__0", "1_2_3", "1_e5")
+_LONG = ("9" * 39, "9" * 401, "1" + "0" * 500, "-" + "9" * 401, "8." + "0" * 400)
+
+
+@pytest.mark.parametrize("value", [*(f'"{text}"' for text in (*_TEXTS, *_UNDERSCORES)), *_LONG])
+async def test_a_limit_is_the_number_that_python_reads(queue: Queue, value: str) -> None:
+    body = '{"prompt": "hi", "max_tokens": ' + value + ', "stop": ["a"]}'
+    await queue.add("high", "1000-0", deadline=NOW + 9_000, body=body, endpoint=COMPLETIONS)
     (claim,) = (await queue.pull(needs={})).claims
-    assert claim.length == OF_100
+    assert claim.length == length_of(COMPLETIONS, body)

@@ -21,6 +21,25 @@ MUTANTS = (
         argument="0",
     ),
     Mutant(
+        "lengths: a limit inside of another field is not the body's",
+        caught_by="pull_judge.a_class_goes_by_the_limit_that_the_engine_takes",
+        argument="0",
+    ),
+    Mutant(
+        "lengths: a limit is known whatever follows it",
+        "#body - rest < MOST_DECODED and pcall",
+        "false and pcall",
+        "pull_judge.the_limit_of_a_long_body_is_known_whatever_follows_it",
+        argument=', "stop": ["a"]',
+    ),
+    Mutant(
+        "lengths: what is no number to Python is none",
+        "'^%s*([%d.eE+-]+)%s*$')",
+        "'^%s*(.-)%s*$')",
+        "pull_judge.a_limit_is_the_number_that_python_reads",
+        argument='"0x10"',
+    ),
+    Mutant(
         "judge: what an earlier run has done is not known",
         caught_by="pull_judge.a_further_attempt_is_not_judged",
     ),
