@@ -45,22 +45,19 @@ class Tenants:
         await self.queue.pull("w1", 0, stage_entries=most)
 
 
-@pytest.fixture
-def tenants(queue: Queue) -> Tenants:
-    return Tenants(queue)
-
-
 @pytest.mark.parametrize("at_once", [1, 7, 200])
-async def test_without_any_worker_one_tenant_fills_half_of_a_lane(tenants: Tenants, at_once: int) -> None:
+async def test_without_any_worker_one_tenant_fills_half_of_a_lane(queue: Queue, at_once: int | str) -> None:
+    tenants = Tenants(queue)
     assert await tenants.flood("b", 1) == 1
-    assert await tenants.flood("a", 2 * LIMIT, at_once=at_once) == SHARE
+    assert await tenants.flood("a", 2 * LIMIT, at_once=int(at_once)) == SHARE
     assert await tenants.enqueue(tenants.request("a")) == [USED]
     assert await tenants.flood("a", 4, Lane.LOW) == 4
-    assert await tenants.flood("b", 2 * LIMIT, at_once=at_once) == SHARE - 1
+    assert await tenants.flood("b", 2 * LIMIT, at_once=int(at_once)) == SHARE - 1
     assert await tenants.enqueue(tenants.request("c"), tenants.request("")) == [FULL, FULL]
 
 
-async def test_half_counts_what_is_ready_and_what_is_not_staged(tenants: Tenants) -> None:
+async def test_half_counts_what_is_ready_and_what_is_not_staged(queue: Queue) -> None:
+    tenants = Tenants(queue)
     await tenants.flood("b", 1)
     assert await tenants.flood("a", 8) == 8
     await tenants.stage()
@@ -72,14 +69,16 @@ async def test_half_counts_what_is_ready_and_what_is_not_staged(tenants: Tenants
     assert await tenants.enqueue(tenants.request("a")) == [USED]
 
 
-async def test_what_a_worker_took_waits_no_more(tenants: Tenants) -> None:
+async def test_what_a_worker_took_waits_no_more(queue: Queue) -> None:
+    tenants = Tenants(queue)
     await tenants.flood("b", 3)
     assert await tenants.flood("a") == SHARE
     taken = Counter(claim.fields[b"tenant"].decode() for claim in (await tenants.queue.pull("w1", 10)).claims)
     assert await tenants.flood("a") == taken["a"] > 0
 
 
-async def test_what_was_cancelled_before_it_was_staged_waits_no_more(tenants: Tenants) -> None:
+async def test_what_was_cancelled_before_it_was_staged_waits_no_more(queue: Queue) -> None:
+    tenants = Tenants(queue)
     await tenants.flood("b", SHARE)
     await tenants.stage()
     assert await tenants.flood("a", SHARE) == SHARE
@@ -88,7 +87,8 @@ async def test_what_was_cancelled_before_it_was_staged_waits_no_more(tenants: Te
     assert await tenants.enqueue(tenants.request("a")) == [ACCEPTED]
 
 
-async def test_alone_a_tenant_has_the_whole_lane(tenants: Tenants) -> None:
+async def test_alone_a_tenant_has_the_whole_lane(queue: Queue) -> None:
+    tenants = Tenants(queue)
     assert await tenants.flood("a", lane=Lane.LOW) == LIMIT
     assert await tenants.enqueue(tenants.request("", Lane.LOW)) == [FULL]
     assert await tenants.enqueue(tenants.request("b", Lane.LOW)) == [FULL]  # but it was seen
@@ -96,7 +96,8 @@ async def test_alone_a_tenant_has_the_whole_lane(tenants: Tenants) -> None:
     assert await tenants.enqueue(tenants.request("a", Lane.LOW)) == [USED]
 
 
-async def test_requests_without_a_tenant_have_the_whole_lane(tenants: Tenants) -> None:
+async def test_requests_without_a_tenant_have_the_whole_lane(queue: Queue) -> None:
+    tenants = Tenants(queue)
     await tenants.flood("a", 1)
     await tenants.flood("b", 1)
     assert await tenants.flood("") == LIMIT - 2
@@ -148,7 +149,9 @@ async def test_half_of_a_lanes_bytes(queue: Queue, staged: bool) -> None:
     assert 18 <= codes.count(ACCEPTED) <= 26
 
 
-async def test_what_is_known_of_tenants_is_bounded(tenants: Tenants) -> None:
+async def test_what_is_known_of_tenants_is_bounded(queue: Queue) -> None:
+    tenants = Tenants(queue)
+
     async def known() -> int:
         return int(await tenants.queue.command("HLEN", tenants.queue.keys.arrivals))
 
@@ -162,9 +165,9 @@ async def test_what_is_known_of_tenants_is_bounded(tenants: Tenants) -> None:
     assert await known() <= 3
 
 
-async def test_what_is_known_of_tenants_is_forgotten_while_requests_wait_for_their_next_try(tenants: Tenants) -> None:
+async def test_what_is_known_of_tenants_is_forgotten_while_requests_wait_for_their_next_try(queue: Queue) -> None:
     """Else each new tenant would share one half of the lane with all others."""
-    wide = Tenants(tenants.queue, lane_limit=100_000)
+    wide = Tenants(queue, lane_limit=100_000)
     await wide.flood("first", 1)
     (claim,) = (await wide.queue.pull("w1", 1)).claims
     assert await wide.queue.retry("w1", claim.lease, 60_000) == RetryCode.DELAYED
@@ -176,7 +179,8 @@ async def test_what_is_known_of_tenants_is_forgotten_while_requests_wait_for_the
     assert int(await wide.queue.command("HLEN", wide.queue.keys.arrivals)) <= 3
 
 
-async def test_names_that_the_index_does_not_take_are_one_tenant(tenants: Tenants) -> None:
+async def test_names_that_the_index_does_not_take_are_one_tenant(queue: Queue) -> None:
+    tenants = Tenants(queue)
     await tenants.flood("b", 1)
     assert await tenants.flood("x" * 300, 15) + await tenants.flood("y" * 300, 15) == SHARE
     await tenants.stage()
@@ -184,7 +188,8 @@ async def test_names_that_the_index_does_not_take_are_one_tenant(tenants: Tenant
 
 
 @pytest.mark.parametrize("name", ["arrivals", "waiting", "served", "ready:high"])
-async def test_a_key_of_another_type_stops_nobody(tenants: Tenants, name: str) -> None:
+async def test_a_key_of_another_type_stops_nobody(queue: Queue, name: str) -> None:
+    tenants = Tenants(queue)
     await tenants.queue.command("SET", f"{{q}}:{name}", "by hand")
     await tenants.flood("b", 1)
     assert SHARE <= await tenants.flood("a") <= LIMIT
@@ -202,7 +207,8 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_nobody_has_more_than_its_share(tenants: Tenants, seed: int) -> None:
+async def test_whatever_happens_nobody_has_more_than_its_share(queue: Queue, seed: int) -> None:
+    tenants = Tenants(queue)
     chance, model, names = random.Random(seed), Model(), ("a", "a", "a", "a", "a", "b")
     await tenants.flood("seen", 1, Lane.LOW)
     await tenants.flood("seen too", 1, Lane.LOW)
