@@ -13,6 +13,7 @@ import pytest
 
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.api_keys import make_record
+from streamfleet.gateway.call import Call
 from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.open_calls import OpenCalls
 from streamfleet.gateway.streaming import COMMENT, DONE, EventStream, Reading, frame
@@ -121,6 +122,35 @@ async def test_no_comment_stands_inside_of_an_event() -> None:
     assert sum(len(line) > LARGE for line in lines) == 1
 
 
+@pytest.mark.parametrize("why", ["the connection takes nothing", "an event is under way"])
+async def test_a_comment_waits_for_nothing(why: str) -> None:
+    """If it waited for the connection, an event could begin before it is written."""
+    stage, sent, looked = Stage(goes_on=True), [], asyncio.Event()
+    call, ready = Call(0.0, midway=why == "an event is under way"), why == "an event is under way"
+    comments = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        if sent[-1] == COMMENT:
+            comments.set()
+
+    def is_ready() -> bool:
+        looked.set()
+        return ready
+
+    writer = SimpleNamespace(ready=is_ready)
+    scope = {"type": "http", "state": {"call": call, "flow": None, "direct_writer": writer}}
+    task = asyncio.create_task(stage(scope, asyncio.Event().wait, send))
+    for _ in range(3):
+        await asyncio.wait_for(looked.wait(), 10)
+        looked.clear()
+    assert COMMENT not in sent
+    ready, call.midway = True, False
+    await asyncio.wait_for(comments.wait(), 10)
+    task.cancel()
+    await asyncio.wait((task,))
+
+
 async def revoked(stage: Stage) -> None:
     stage.calls.check(KEY, None, 1)
 
@@ -145,6 +175,7 @@ async def test_an_event_that_ends_in_the_middle_ends_its_connection(ends: Callab
         with await stage.midway(address) as connection:
             await ends(stage)
             await eventually(lambda: stage.calls.digests == [], 10, "it ended")
+            await eventually(lambda: not stage.flow.write_paused, 10, "the connection ends, though nobody reads")
             answer = await asyncio.to_thread(read, connection)
     assert not answer.endswith(b"0\r\n\r\n"), "cut: no client may take it for whole"
     assert b'"error"' not in answer
