@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common import errors as common
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane, Status
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, SCORE, Lane, Status
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
@@ -371,6 +371,21 @@ def test_tokens_that_a_request_may_use() -> None:
     assert tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2}, 40) == 31, "each prompt"
     assert tokens(COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 5, "n": 2, "best_of": "3"}, 40) == 41
     assert tokens(COMPLETIONS, {"prompt": [1, 2], "max_tokens": 5}, 40) == 16, "one prompt in tokens"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "tokens"),
+    [
+        (RERANK, {"query": "q" * 400, "documents": ["d"] * 11}, 1_101),
+        (SCORE, {"text_1": "q" * 400, "text_2": ["d"] * 11}, 1_101),
+        (SCORE, {"queries": ["q" * 400], "documents": ["d"] * 11}, 1_101),
+        (SCORE, {"text_1": ["q" * 200] * 2, "text_2": ["d"] * 2}, 101),
+        (SCORE, {"text_1": "q" * 400, "text_2": "d"}, 101),
+        (RERANK, {"query": None, "documents": 7}, 101),
+    ],
+)
+def test_a_query_is_read_with_each_document(endpoint: str, body: Any, tokens: int) -> None:
+    assert expected_tokens(endpoint, body, 400).most == tokens
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, RESPONSES])

@@ -18,7 +18,7 @@ import structlog
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.numbers import output_limit, sequences, whole
-from streamfleet.common.protocol import Status
+from streamfleet.common.protocol import RERANK, SCORE, Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, ReserveCode
@@ -37,6 +37,11 @@ USUAL_OUTPUT = 256
 """Output tokens of a sequence without a limit that nobody counted, if no more were seen."""
 UNTOLD_CONTEXT = 8_192
 """Tokens of a sequence at most, where the workers of a queue do not say it."""
+_PAIRS = {
+    RERANK: (("query",), ("documents",)),
+    SCORE: (("text_1", "queries", "data_1"), ("text_2", "documents", "data_2")),
+}
+"""Fields whose texts the engine reads in pairs: a single one of the first is read again with each of the second."""
 Body = tuple[Mapping[str, Any], int]
 """A body, and its size in bytes."""
 
@@ -66,7 +71,8 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, con
         endpoint, body, body_bytes: of the request.
         context: tokens of a sequence at most; None if unknown.
     """
-    prompt = max(body_bytes // BYTES_A_TOKEN + 1, _listed(body.get("prompt")), _listed(body.get("input")))
+    read = body_bytes + _read_again(endpoint, body)
+    prompt = max(read // BYTES_A_TOKEN + 1, _listed(body.get("prompt")), _listed(body.get("input")))
     choices = max(whole(body.get("n")) or 1, whole(body.get("best_of")) or 1)
     several = sequences({"n": choices, "prompt": body.get("prompt")})
     limit = output_limit(body, endpoint)
@@ -264,6 +270,17 @@ def sum_if_known(used: Iterable[int | None]) -> int | None:
     """Sum; None if one of them is None."""
     found: Sequence[int | None] = list(used)
     return None if None in found else sum(each or 0 for each in found)
+
+
+def _read_again(endpoint: str, body: Mapping[str, Any]) -> int:
+    """Bytes of a query that the engine reads again with each document but the first."""
+    if endpoint not in _PAIRS:
+        return 0
+    query, documents = (next((body[name] for name in names if name in body), None) for names in _PAIRS[endpoint])
+    if isinstance(query, list) and len(query) == 1:
+        query = query[0]
+    several = isinstance(query, str) and isinstance(documents, list)
+    return len(str(query).encode()) * max(0, len(documents or "") - 1) if several else 0
 
 
 def _listed(prompts: object) -> int:
