@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from streamfleet.worker.execute import Executor
 from streamfleet.worker.housekeeping import Housekeeper
 from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.reclaim_guard import ReclaimGuard
+from streamfleet.worker.turns import Turns
 from streamfleet.worker.worker import Worker
 
 Change = tuple[str, str]
@@ -151,6 +152,10 @@ def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
     guard._heard_at, guard._heard_since = now, now - 3_600
 
 
+async def _kept_with_get(broker: WorkerBroker, runs: Sequence[str]) -> list[Any]:
+    return list(await broker.connection.pipeline([("GET", broker.keys.kept(run)) for run in runs]))
+
+
 def _company_from_64() -> None:
     company = PoisonIsolation.company
     PoisonIsolation.company = lambda isolation, claim, _, most: company(isolation, claim, sys.maxsize, most)  # type: ignore[method-assign,assignment]
@@ -172,6 +177,10 @@ _LATE_WHEN_STAGED = (
 _LATE_AT_PULL = (
     "if not unfit(size, deadline) then return true end",
     "if true then return true end",
+)
+_NO_LIMITS_SEEN = (
+    "    return shared and shared.takes_turns(lane) and not shared.least(lane)",
+    "    return false and shared.least(lane)",
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -515,6 +524,39 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "local function open_for_writes() end",
             ),
         ),
+    ),
+    Mutation(
+        "rest-at-limits",
+        "workers rest while no tenant that waits may run more",
+        "the look at the homes takes what no tenant may run for there to be taken",
+        "tenant_at_its_limit",
+        "script calls in",
+        (_NO_LIMITS_SEEN,),
+    ),
+    Mutation(
+        "queue-turns",
+        "a queue whose pull took nothing lets the other queues of its engine go first",
+        "the queue with the most urgent head has each turn; its worker pulls in vain, again and again",
+        "other_queue_beside_a_limit",
+        "not within 2 s: b has a result",
+        (_NO_LIMITS_SEEN,),
+        _set(Turns, "_let_others_go", lambda *_: None),
+    ),
+    Mutation(
+        "kept-of-any-type",
+        "kept output that was overwritten with another type counts as gone",
+        "the worker reads it with GET",
+        "kept_output_overwritten",
+        "not within 10 s: r has a result",
+        patch=_set(WorkerBroker, "kept", _kept_with_get),
+    ),
+    Mutation(
+        "kept-goes",
+        "kept output goes with its request",
+        "the record goes without what it names",
+        "cancelled_with_kept_output",
+        "kept output is gone",
+        (("if old and old ~= new then redis.pcall", "if false then redis.pcall"),),
     ),
 )
 PATIENT = Mutation(

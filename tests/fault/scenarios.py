@@ -15,6 +15,7 @@ from unittest import mock
 
 from streamfleet.worker.failpoints import Point
 from tests.fault import mutations
+from tests.fault import scenarios_waiting as waiting
 from tests.fault.fleet import Member
 from tests.fault.plan import Kind, Setup, Step, body
 from tests.fault.stage import REPLY, Stage, item
@@ -474,4 +475,8 @@ SCENARIOS: dict[str, Scenario] = {
     "wake_up_lost": Scenario(wake_up_lost, replace(BASE, workers=3)),
     "redis_full": Scenario(redis_full),
     "late_on_a_full_redis": Scenario(late_on_a_full_redis, ONE_AT_A_TIME),
+    "tenant_at_its_limit": Scenario(waiting.tenant_at_its_limit, waiting.WAITING),
+    "other_queue_beside_a_limit": Scenario(waiting.other_queue_beside_a_limit, waiting.TWO_QUEUES),
+    "kept_output_overwritten": Scenario(waiting.kept_output_overwritten, waiting.INTERRUPTED),
+    "cancelled_with_kept_output": Scenario(waiting.cancelled_with_kept_output, waiting.INTERRUPTED),
 }

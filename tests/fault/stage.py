@@ -85,12 +85,21 @@ class Stage:
     # -- requests ------------------------------------------------------------------------------------------
 
     async def add(
-        self, name: str, tokens: int = 20, kind: Kind = Kind.GOOD, lane: str = "normal", ttl: int | None = None
+        self,
+        name: str,
+        tokens: int = 20,
+        kind: Kind = Kind.GOOD,
+        lane: str = "normal",
+        ttl: int | None = None,
+        queue: str = "default",
+        **more: str,
     ) -> None:
-        """A plain XADD."""
-        await self.add_all([(name, tokens, kind, lane, ttl)])
+        """A plain XADD; `more` are further fields."""
+        await self.add_all([(name, tokens, kind, lane, ttl)], queue, **more)
 
-    async def add_all(self, entries: Sequence[tuple[str, int, Kind, str, int | None]]) -> None:
+    async def add_all(
+        self, entries: Sequence[tuple[str, int, Kind, str, int | None]], queue: str = "default", **more: str
+    ) -> None:
         """Plain XADDs that appear at once: (id, tokens, kind, lane, ttl)."""
         async with self.redis.pipeline(transaction=True) as pipe:
             for name, tokens, kind, lane, ttl in entries:
@@ -98,8 +107,8 @@ class Stage:
                     self._journal.write("intent", nonce=name, id=name, kind=kind, reply=REPLY, ttl=ttl)
                 self._sent.add(name)
                 late = {} if ttl is None else {"ttl": str(ttl)}
-                fields = {"id": name, "body": body(tokens), "reply": REPLY, "meta": name, **late}
-                pipe.xadd(f"{{default}}:lane:{lane}", fields)
+                fields = {"id": name, "body": body(tokens), "reply": REPLY, "meta": name, **late, **more}
+                pipe.xadd(f"{{{queue}}}:lane:{lane}", fields)
             await pipe.execute()
         for name, *_ in entries:
             self._journal.write("accepted", id=name, nonce=name)
@@ -133,12 +142,12 @@ class Stage:
         ]
         return [str(line["worker"]) for line in sorted(lines, key=lambda line: line["at"])]
 
-    async def ended(self, name: str, within_s: float) -> dict[str, str]:
+    async def ended(self, name: str, within_s: float, queue: str = "default") -> dict[str, str]:
         """Wait for a result; some of its fields."""
         fields = ("status", "worker", "attempt", "error")
 
         async def there() -> list[bytes | None]:
-            found: list[bytes | None] = await self.redis.hmget(f"{{default}}:result:{name}", fields)
+            found: list[bytes | None] = await self.redis.hmget(f"{{{queue}}}:result:{name}", fields)
             return found if found[0] else []
 
         values = await eventually(there, within_s, f"{name} has a result")
