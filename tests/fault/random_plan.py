@@ -21,7 +21,7 @@ KEYS = (
     *(f"{kind}:{lane}" for kind in ("ready", "turns") for lane in ("high", "normal", "low")),
     *("delayed", "waiting", "served", "homes", "sessions", "loads", "sched", "watch", "workers"),
 )
-"""What hands delete, and workers or `streamfleet audit --repair` build anew."""
+"""Keys to delete by hand; workers or `streamfleet audit --repair` build them anew."""
 HOLES = ("", "cut", "forget")
 ON_THE_LOOP = (Point.AFTER_PULL, Point.BEFORE_ENGINE, Point.RESULT_COMPUTED, Point.BEFORE_COMPLETE)
 MALFORMED: tuple[dict[str, str], ...] = (

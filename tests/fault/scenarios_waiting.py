@@ -50,7 +50,7 @@ async def other_queue_beside_a_limit(stage: Stage) -> None:
 
 
 async def kept_output_overwritten(stage: Stage) -> None:
-    """What is kept of an interrupted run is overwritten with another type."""
+    """Kept output of an interrupted run is overwritten with another type."""
     for key in await _interrupted(stage):
         await stage.redis.delete(key)
         await stage.redis.rpush(key, "x")

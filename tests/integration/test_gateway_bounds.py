@@ -1,4 +1,4 @@
-"""What a key can make Redis keep is bounded by tenant: each kind of record of the table in docs/gateway-batches.md."""
+"""Records that a key can make Redis keep are bounded by tenant: each kind of the table in docs/gateway-batches.md."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def idle(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def running(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One that runs them; no worker does what they ask for."""
+    """A gateway that runs batches; no worker does what they ask for."""
     with gateway_in(server, tmp_path_factory.mktemp("running"), 8) as process:
         yield process
 

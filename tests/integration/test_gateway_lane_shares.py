@@ -89,7 +89,7 @@ class Lane:
 
 
 def refused(answers: list[httpx.Response]) -> int:
-    """How many answers there are, all of which say that the tenant has its share."""
+    """Number of answers, all of which say that the tenant has its share."""
     for answer in answers:
         assert answer.status_code == 429, answer.text
         error = answer.json()["error"]

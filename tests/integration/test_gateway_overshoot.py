@@ -122,7 +122,7 @@ async def test_of_several_prompts_without_a_limit_one_may_be_a_debt(
 
 @pytest.mark.usefixtures("rows")
 async def test_who_sets_no_limit_gets_one_answer_after_the_other(server: RedisServer, gateway: GatewayProcess) -> None:
-    """What an answer did not use is there again for the next one."""
+    """Tokens that an answer did not use are there again for the next one."""
     key, _ = await add_key(server.url, "chatty", limits=(None, 3 * CONTEXT))
     body = {"model": "simulated", "messages": [{"role": "user", "content": "hi"}], "stop": ["hi"]}
 

@@ -109,7 +109,7 @@ class Queue:
             await self.command("CONFIG", "SET", "maxmemory", 0)
 
     async def read(self, lanes: Sequence[Lane]) -> list[Hint]:
-        """What a blocking read of the wake-ups and of some lanes would return at once."""
+        """Entries that a blocking read of the wake-ups and of some lanes would return at once."""
         keys: dict[str, Lane | None] = {self.keys.wake: None, **{self.keys.lane(lane): lane for lane in lanes}}
         words = ("XREADGROUP", "GROUP", GROUP, NOBODY, "COUNT", 1, "STREAMS", *keys, *[">"] * len(keys))
         found = await self.command(*words) or []

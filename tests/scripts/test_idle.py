@@ -146,7 +146,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Freeing:
-    """What frees requests, how many of them, within which time they are taken then, and after which time it comes."""
+    """An act that frees requests: their number, the time within which they are taken then, and the time before it."""
 
     act: Callable[[], Awaitable[object]]
     number: int = 1

@@ -196,7 +196,7 @@ async def test_a_key_of_another_type_stops_nobody(queue: Queue, name: str) -> No
 
 
 class Model:
-    """What each tenant truly has waiting in the lane, by what the verbs said."""
+    """Requests that each tenant truly has waiting in the lane, by what the verbs said."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, str] = {}

@@ -104,7 +104,7 @@ async def test_an_id_that_has_a_result_is_a_duplicate_and_not_late(queue: Queue)
 
 @pytest.mark.parametrize("pair", ["b,c", ",b", "b,"])
 async def test_runs_of_a_tenant_teach_no_other_tenants_class(queue: Queue, pair: str) -> None:
-    """What one needs is not what another, or who names none, is judged by."""
+    """A tenant's needs judge no other tenant, and no request without a tenant."""
     tenants = pair.split(",")
     for number, tenant in enumerate(tenants):
         await queue.add("high", f"100{number}-0", deadline=NOW + 500, body=asking(100), tenant=tenant)

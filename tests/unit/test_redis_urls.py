@@ -148,7 +148,7 @@ VALUES = (
 
 
 def refusal(url: str) -> str:
-    """What is said of a URL; empty where it can be used."""
+    """The refusal of a URL; empty where it can be used."""
     try:
         Connection(url)
     except SettingsError as error:

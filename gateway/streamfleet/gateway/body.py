@@ -19,7 +19,7 @@ from streamfleet.gateway.errors import AWAY_S, LIMITED, NOT_AGAIN, SERVER, ApiEr
 SMALL_ANSWER_BYTES = 65_536
 """Bytes of an answer up to which it is not counted: the limit of connections bounds those."""
 ROOM_S = 5.0
-"""How long the answer of a request waits for room, because it was computed already."""
+"""Most seconds that the answer of a request waits for room, because it was computed already."""
 LINGER_BYTES, LINGER_S = 4_194_304, 1.0
 """Bytes and seconds of a refused body that are still received: a client that is cut off while it sends does not read
 the error."""

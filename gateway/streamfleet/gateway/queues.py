@@ -16,8 +16,8 @@ from streamfleet.producer.client import Client
 
 T = TypeVar("T")
 PATIENCE_S, ANSWER_S = 2.0, 1.2
-"""How long an operation waits for a Redis that cannot be reached, or that hangs: short, so that callers soon hear of it
-and try again. The first try leaves time for a second one, over a new connection."""
+"""Most seconds that an operation waits for a Redis that cannot be reached, or that hangs: few, so that callers soon
+hear of it and try again. The first try leaves time for a second one, over a new connection."""
 
 
 def open_connection(settings: QueueSettings) -> Connection:

@@ -231,7 +231,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("zcard", "zlexcount"), p.of(READ, keys.waiting)),
         Grant(("hget", "hlen", "hmget"), p.of(READ, keys.served)),
         Grant(("hmget",), p.of(READ, keys.tenants)),
-        # What a tenant has waiting, as far as no worker has staged it
+        # Requests of each tenant that no worker has staged yet
         Grant(("hmget", "hlen", "hset", "del"), p.of(BOTH, keys.arrivals)),
         Grant(("hgetall", "hget", "hmget", "hexists", "exists"), p.of(READ, keys.result)),
         Grant(("hgetall",), p.of(READ, keys.meta)),

@@ -90,7 +90,7 @@ class Pulling(FleetState):
         self.model.pull(worker.name, self.now, hints, pulled.claims, await self.queue.dump())
         waiting = [name for name, place in self.model.places.items() if place == READY]
         ready = sum(map(self.model.may_run, waiting))
-        # What a tenant may not run is not counted; nor what it may because another of its requests has just ended.
+        # Requests that a tenant may not run are not counted, nor those that it may because another one has just ended.
         assert pulled.ready <= len(waiting) if self.model.most else pulled.ready == ready
         assert pulled.staged == self.model.counts["staged"] - staged
         assert pulled.dropped == before - len(self.model.places) - vanished

@@ -49,7 +49,7 @@ from streamfleet.gateway.webhooks.service import Webhooks
 log = structlog.get_logger(__name__)
 SWEEP_S = 60.0
 FORGOTTEN = (20, 100, 100, 100, 100, 0)
-"""How many ended batches are deleted after each try to add one: far too many are kept after the limit was lowered."""
+"""Most ended batches to delete after each try to add one: after the limit was lowered, far too many are kept."""
 LISTED_AT_ONCE = 10
 """A batch may have a hundred errors, which take time to parse."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576

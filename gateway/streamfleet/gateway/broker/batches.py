@@ -208,7 +208,7 @@ class BatchBroker(SharedKeys[BatchNames]):
         commands += [("ZSCORE", self.names.open, each) for each in ids]
         replies = await self.connection.pipeline(commands)
         statuses, scores = replies[: len(ids)], replies[len(ids) :]
-        # One that ended stays among the open ones until its end is announced.
+        # A batch that ended stays among the open ones until its end is announced.
         found = zip(ids, statuses, scores, strict=True)
         return [each for each, status, score in found if score is None and status not in _OPEN][:most]
 

@@ -40,7 +40,7 @@ MOST_BODY_BYTES = 32_768
 """Limit for one webhook, which announces an event; the receiver fetches results itself."""
 LOOK_UP_S = 5.0
 ANY_POLICY = Policy(allow_private=True, allow_http=True, ports=(0,))
-"""What some gateway may allow."""
+"""The widest policy that a gateway may have."""
 _TYPE = re.compile(r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*")
 
 

@@ -46,7 +46,7 @@ local function size_of(lane, words)
   return size
 end
 
--- How far a lane is staged, and how many of its entries are ready or run.
+-- Returns the last stream id of a lane that is staged, and the number of its entries that are ready or run.
 local function staged(lane)
   if not lanes_staged[lane] then
     local group, rows = {pending = 0}, redis.pcall('XINFO', 'GROUPS', KEYS[lane])
@@ -87,7 +87,7 @@ local function read_arrivals(lane, name)
   return found[3] and true, tenants[field]
 end
 
--- What is known of a tenant in a lane; false if `arrivals` has another type. Odd names, and those beyond a number of tenants,
+-- Returns the arrivals of a tenant in a lane; false if `arrivals` has another type. Odd names, and those beyond a number of tenants,
 -- are one tenant, as in the index.
 local function arrivals_of(lane, tenant)
   local there, known = read_arrivals(lane, (#tenant > 256 or string.find(tenant, '%c')) and 'other' or tenant)
