@@ -40,6 +40,7 @@ class Striker:
         self.missed: Counter[tuple[str, str]] = Counter()
         self._frozen = asyncio.Semaphore(max(1, len(harness.fleet.members) // 2))
         self._armed: dict[str, asyncio.Future[str]] = {}
+        self._asked: set[str] = set()
         self._fleet.on_struck = self._was_struck
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,7 +118,9 @@ class Striker:
         return await self._ask_to_leave(await self._member(fault), fault.what)
 
     async def _ask_to_leave(self, member: Member, how: str) -> bool:
-        self.mark("term", member.name)
+        # A worker on its way out already may end by the second signal.
+        self.mark("term_again" if member.name in self._asked else "term", member.name)
+        self._asked.add(member.name)
         left = await self._fleet.signal(member, signal.SIGTERM)
         if left and how == "twice":
             await asyncio.sleep(0.05)

@@ -152,6 +152,11 @@ def _has_watched_for_long(guard: ReclaimGuard, now: float) -> None:
     guard._heard_at, guard._heard_since = now, now - 3_600
 
 
+def _hand_back_all() -> None:
+    deregister = Worker._deregister
+    Worker._deregister = lambda worker, _: deregister(worker, [])  # type: ignore[method-assign,assignment]
+
+
 async def _kept_with_get(broker: WorkerBroker, runs: Sequence[str]) -> list[Any]:
     return list(await broker.connection.pipeline([("GET", broker.keys.kept(run)) for run in runs]))
 
@@ -524,6 +529,14 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "local function open_for_writes() end",
             ),
         ),
+    ),
+    Mutation(
+        "unwritten-counts",
+        "an attempt that the engine failed counts, also where Redis did not hear of it",
+        "the worker hands back all that it has when it leaves",
+        "engine_dies_without_redis",
+        "uncounted: r",
+        patch=_hand_back_all,
     ),
     Mutation(
         "rest-at-limits",

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from streamfleet.worker.failpoints import Point
+from streamfleet.worker.worker import LAST_WRITES_S
 from tests.fault import mutations
 from tests.fault import scenarios_waiting as waiting
 from tests.fault.fleet import Member
@@ -288,6 +289,22 @@ async def engine_dies(stage: Stage) -> None:
         raise AssertionError(f"{worker.name} ended with {code} when its engine died")
 
 
+async def engine_dies_without_redis(stage: Stage) -> None:
+    """The same while Redis is away, which comes back for the worker's last call."""
+    worker = await stage.worker(0)
+    await stage.add("r", 900)
+    await stage.runs("r")
+    await _kill_redis(stage)
+    stage.striker.mark("engine_death", worker.name)
+    stage.fleet.controls.tell(worker.name, do="engine", what="die")
+    await asyncio.sleep(LAST_WRITES_S + 2)  # it has given up writing the outcome, and is about to leave
+    await asyncio.to_thread(stage.harness.redis.server.restart)
+    stage.harness.journal.write("outage_over", what="redis_kill")
+    await stage.exit_code(worker, 10)
+    await stage.worker(1)
+    await stage.runs("r", times=2, within_s=10)
+
+
 async def connections_die(stage: Stage) -> None:
     """All connections of a worker are dead without a word, as a NAT leaves them; new ones work."""
     await stage.worker(0)
@@ -464,6 +481,7 @@ SCENARIOS: dict[str, Scenario] = {
     "hanging_request": Scenario(hanging_request, replace(BASE, watchdog_s=1.5), settle_s=15),
     "loop_hangs": Scenario(loop_hangs, replace(BASE, watchdog_s=2.0)),
     "engine_dies": Scenario(engine_dies),
+    "engine_dies_without_redis": Scenario(engine_dies_without_redis, settle_s=20),
     "connections_die": Scenario(connections_die, replace(BASE, lease_ms=4_000), settle_s=25),
     "outage_longer_than_the_lease": Scenario(outage_longer_than_the_lease, OUTAGE, settle_s=15),
     "outage_as_workers_come": Scenario(outage_as_workers_come, OUTAGE, settle_s=15),

@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics, scripts
+from streamfleet.common.broker.types import Lease
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
@@ -372,7 +374,8 @@ class Worker:
         await self._keeper.stop()  # otherwise its last heartbeat would come after the deregistration
         # If a loop broke, a remaining request may be the cause: its lease expires, and the attempt counts.
         if status != EXIT_BROKEN:
-            await self._deregister()
+            # Nor is what an engine failed handed back where its outcome could not be written: that attempt counts, too.
+            await self._deregister(self._in_flight.leases() if failed.done() else [])
 
     async def _others_work(self) -> bool:
         """True if another worker of the queue is ready; False if Redis does not tell."""
@@ -387,10 +390,11 @@ class Worker:
                         return True
         return False
 
-    async def _deregister(self) -> None:
+    async def _deregister(self, kept: Sequence[Lease]) -> None:
+        """Leave the queue, and hand back all but some leases."""
         try:
             async with asyncio.timeout(LAST_WRITES_S):
-                await self._broker.disown(self.name, [])
+                await self._broker.disown(self.name, kept)
                 hit(Point.BEFORE_CHECK_OUT)
                 await self._broker.deregister(self.name)
         except (TimeoutError, StreamfleetError) as error:
