@@ -31,7 +31,8 @@ ROWS = (
     Row("fault-ha", "tests.ha wait"),
     Row("fault-vllm", "tests.fault --engine vllm --seed {seed}"),
     Row("fault-vllm", "tests.fault.resuming --seed {seed}"),
-    Row("hostile", "tests.hostile --seed {seed}"),
+    Row("hostile", "tests.hostile --seed {seed} --good 250 --hostile 250 --rounds 3"),
+    Row("hostile", "tests.hostile --seed {seed}7 --good 250 --hostile 250 --rounds 3"),
     Row("fuzz", "tests.fuzz --seed {seed}"),
     Row("observe", "monitoring.observe --seconds 240"),  # it ends once all data came; on a busy machine, late
     Row("pods", "tests.pods"),
