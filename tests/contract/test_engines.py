@@ -74,7 +74,7 @@ async def test_completions_are_served_too(subject: Subject) -> None:
 
 
 async def test_an_engine_says_what_it_is_and_holds(subject: Subject) -> None:
-    assert subject.engine.kind in {"simulated", "openai", "vllm"}
+    assert subject.engine.kind in {"simulated", "openai", "vllm direct"}
     assert subject.engine.models
     room = subject.engine.capacity()
     assert room.slots == 32

@@ -39,6 +39,16 @@ class Reason(StrEnum):
     TOO_EXPENSIVE = "too_expensive"  # it exceeds a cost limit
 
 
+class ByApplication(StrEnum):
+    """Reason for asking vLLM through its HTTP application, and not its serving objects."""
+
+    ENDPOINT = "endpoint"  # neither chats nor completions
+    MEDIA = "media"  # not of text alone
+    NO_OTHER_WAY = "no_other_way"  # this release or its arguments leave none; the start's log says why
+    REFUSED = "refused"  # refused, or failed before it was in the engine core: the application says it in its own words
+    TEMPLATE = "template"  # a chat template of its own
+
+
 class Durations(Collector):
     """A histogram of seconds whose observations are added up a thousand at a time.
 
@@ -116,6 +126,11 @@ URGENT_BLOCKED = Counter(
     "Time without room for urgent requests although patient ones ran: none of those may be interrupted.",
 )
 RESERVE = Gauge("streamfleet_reserve", "Sequences that patient lanes leave free for urgent requests.")
+BY_APPLICATION = Counter(
+    "streamfleet_engine_by_application_total",
+    "Requests that reached vLLM through its HTTP application, which takes longer.",
+    ["reason"],
+)
 DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")
 EXPIRED = Counter("streamfleet_requests_expired_total", "Queued requests ended at their deadline.")
 DEAD_LETTERS = Counter("streamfleet_dead_letters_total", "Dead letters that this worker wrote.", ["reason"])
@@ -176,6 +191,8 @@ def begin() -> None:
             of(metric, lane)
     for reason in Reason:
         of(DEAD_LETTERS, reason)
+    for because in ByApplication:
+        of(BY_APPLICATION, because)
     for outcome in RECLAIM_OUTCOMES:
         of(RECLAIMED, outcome)
     for why in WASTED_REASONS:

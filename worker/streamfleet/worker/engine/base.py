@@ -184,7 +184,7 @@ class Engine(Protocol):
     ``stop`` leaves no process behind.
     """
 
-    kind: str  # "vllm", "openai" or "simulated"
+    kind: str  # "vllm", "openai" or "simulated"; after start, with the way by which requests reach it if it has two
     models: tuple[str, ...]  # names that requests may ask for; known after start
     endpoints: tuple[str, ...]  # OpenAI paths that it serves; known after start, empty if it cannot tell
 

@@ -1,7 +1,8 @@
-"""Engine in this process: calls vLLM's own OpenAI application without a socket.
+"""Engine in this process: calls vLLM's own OpenAI server without a socket.
 
-A request becomes an ASGI call of that application, and its response an `EngineReply`. `vllm_host.py` has all names of
-vLLM, `engine_thread.py` the thread that builds it, `watchdog.py` finds hangs.
+A plain chat or completion is a call of its serving objects (`direct.py`), any other request an ASGI call of its
+application (`asgi.py`); the response becomes an `EngineReply`. `vllm_host.py` has the names of vLLM, `engine_thread.py`
+the thread that builds it, `watchdog.py` finds hangs.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import contextlib
 from contextlib import AsyncExitStack
 from typing import Any
 
+import structlog
+
+from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
-from streamfleet.worker.engine import asgi, vllm_host
+from streamfleet.worker.engine import asgi, direct, vllm_host
 from streamfleet.worker.engine.base import (
     Capacity,
     EngineAborted,
@@ -41,6 +45,8 @@ from streamfleet.worker.engine.vllm_setup import (
     prepare_environment,
 )
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
+
+log = structlog.get_logger(__name__)
 
 _CHECK_S = 0.25
 _ABORT_S = 0.25  # vLLM answers an abort within milliseconds, unless its core hangs
@@ -87,6 +93,7 @@ class VllmEngine:
         self._hosted: vllm_host.Hosted | None = None
         self._capacity: Capacity | None = None
         self._app: asgi.Application | None = None
+        self._direct: direct.Direct | None = None
         self._stack = AsyncExitStack()
         self._failure: asyncio.Future[str] | None = None
         self._monitor: asyncio.Task[None] | None = None
@@ -112,9 +119,13 @@ class VllmEngine:
                 vllm_host.tap(hosted, self._watchdog)
                 self._app = await vllm_host.open_application(hosted, self._stack)
                 self.endpoints = vllm_host.endpoints_of(self._app)
+                self._direct, reason = direct.opened(hosted, self._app)
         except BaseException:
             await self.stop()
             raise
+        way = "direct" if self._direct is not None else "by application"
+        self.kind = f"vllm {way}"
+        log.info("requests_reach_vllm", way=way, **({"because": reason} if reason else {}))
         self._hosted = hosted
         self.models, self.loads_models = hosted.models, vllm_host.loads_adapters()
         self._failure = asyncio.get_running_loop().create_future()
@@ -131,7 +142,7 @@ class VllmEngine:
         refusal = refuse_endpoint(request.endpoint)
         if refusal is not None:
             return refusal
-        hosted, app, failure = self._running()
+        hosted, _, failure = self._running()
         parser = SseParser(request, self._clock.monotonic) if request.streams else None
         asked = request.body if parser is None else streamed_body(request.body)
         if hosted.by_priority:  # in the body: vLLM reads a header only for endpoints that generate
@@ -145,9 +156,7 @@ class VllmEngine:
         request.snapshot = lambda: vllm_host.kept(hosted, progress)
         token = vllm_host.current_progress.set(progress)
         try:
-            headers = self._headers(hosted, request)
-            on_part = None if parser is None else parser.feed
-            call = asyncio.create_task(asgi.post(app, request.endpoint, headers, body, on_part))
+            call = asyncio.create_task(self._answer(request, body, parser))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         finally:
@@ -164,7 +173,7 @@ class VllmEngine:
         finally:
             if not call.done():
                 call.cancel()
-                await asyncio.wait({call})
+                await asyncio.wait({call}, timeout=2 * asgi.DISCONNECT_GRACE_S)
         reply = self._judge(hosted, failure, call, progress, parser)
         return reply if reply.status < 400 else openai_shaped(reply, request.endpoint)
 
@@ -210,6 +219,19 @@ class VllmEngine:
             raise EngineDied("the vLLM engine is not started: await start() first")
         return self._hosted, self._app, self._failure
 
+    async def _answer(self, request: EngineRequest, body: bytes, parser: SseParser | None) -> asgi.Response:
+        """Ask vLLM, in a task of its own; once a request is in the engine core, it is not asked again."""
+        hosted, app, _ = self._running()
+        reason = metrics.ByApplication.NO_OTHER_WAY if self._direct is None else direct.not_plain(request)
+        if self._direct is not None and reason is None:
+            response = await self._direct.answer(request, body, parser)
+            if response is not None:
+                return response
+            reason = metrics.ByApplication.REFUSED
+        metrics.of(metrics.BY_APPLICATION, reason).inc()
+        on_part = None if parser is None else parser.feed
+        return await asgi.post(app, request.endpoint, self._headers(hosted, request), body, on_part)
+
     def _headers(self, hosted: vllm_host.Hosted, request: EngineRequest) -> dict[str, str]:
         headers = {"X-Request-Id": request.id, **hosted.authorization}
         if request.traceparent:
@@ -224,7 +246,7 @@ class VllmEngine:
         progress: vllm_host.Progress,
         parser: SseParser | None,
     ) -> EngineReply:
-        if call.cancelled():
+        if call.cancelled() or not call.done():
             raise EngineDied(failure.result())
         error = call.exception()
         response = asgi.Response(500, b"") if error is not None else _whole(call.result(), parser)

@@ -1,0 +1,196 @@
+"""Real vLLM answers a request directly as through its HTTP application: field by field, chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from streamfleet.common import metrics
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.vllm import VllmEngine
+from tests.contract import subjects
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(480),
+    pytest.mark.needs_vllm,
+    pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
+]
+
+TOOL_PARSER = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"days": {"type": "integer", "maximum": 9}},
+            "required": ["days"],
+        },
+    },
+}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+PNG = "data:image/png;base64,iVBORw0KGgo="
+
+CHATS: dict[str, dict[str, Any]] = {
+    "nothing special": {},
+    "log probabilities": {"logprobs": True, "top_logprobs": 3},
+    "several choices": {"n": 3, "temperature": 0.9, "seed": 5},
+    "a stop string": {"stop": ["the", "a"]},
+    "a stop string that is shown": {"stop": ["the", "a"], "include_stop_str_in_output": True},
+    "token ids": {"return_token_ids": True},
+    "a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+    "a tool by name": {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
+    "a tool that has to be called": {"tools": [WEATHER], "tool_choice": "required"},
+    "a tool that may be called": {"tools": [WEATHER]},
+    "one token": {"max_tokens": 1},
+    "the newer limit": {"max_tokens": None, "max_completion_tokens": 4},
+    "a continued message": {
+        "messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One, two,"}],
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+    },
+    "content in parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "日本 🌍 café?"}]}]},
+    "a body for the thread": {"user": "x" * 9_000},
+    "a bias": {"logit_bias": {"11": -100, "30": 5.5}},
+    "a model by its name": {"model": "smollm2", "user": "someone", "metadata": {"a": "b"}},
+    "an id of its own": {"request_id": "mine", "priority": 3},
+    "unknown fields": {"nonsense": {"a": [1, None]}, "top_k": 3},
+    "prompt log probabilities": {"prompt_logprobs": 1},
+    # refused
+    "no such model": {"model": "no-such-model"},
+    "a number that is none": {"max_tokens": "many"},
+    "too many tokens": {"max_tokens": 100_000},
+    "messages that are none": {"messages": "hi"},
+    "a message that is none": {"messages": [7]},
+    "a role that is missing": {"messages": [{"content": "hi"}]},
+    "a temperature below zero": {"temperature": -3},
+    "too many choices": {"n": 100_000},
+    "too long a prompt": {"messages": [{"role": "user", "content": "word " * 5_000}]},
+    "a token beyond the vocabulary": {"logit_bias": {"9999999": 1}},
+    "a tool that is not there": {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+    "a choice without tools": {"tool_choice": "required"},
+    "a grammar that is none": {"structured_outputs": {"grammar": "::= ("}},
+    "a schema that is none": {"structured_outputs": {"json": {"type": "nonsense"}}},
+    "an expression that is none": {"structured_outputs": {"regex": "(["}},
+    "more tokens at least than at most": {"min_tokens": 20, "max_tokens": 5},
+    "both continued and begun": {"add_generation_prompt": True, "continue_final_message": True},
+    # by the application alone
+    "a template of its own": {"chat_template": "{{ messages[0]['content'] }}"},
+    "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}]},
+}
+TEXTS: dict[str, dict[str, Any]] = {
+    "a text": {"prompt": "Once upon a time"},
+    "several texts": {"prompt": ["One", "Two", "Three"]},
+    "tokens": {"prompt": [1, 2, 3, 4]},
+    "lists of tokens": {"prompt": [[1, 2, 3], [4, 5]]},
+    "its own prompt": {"prompt": "Once upon a time", "echo": True, "logprobs": 2},
+    "a text with log probabilities": {"prompt": "Once", "logprobs": 3},
+    "choices of texts": {"prompt": ["One", "Two"], "n": 2, "temperature": 0.8, "seed": 9},
+    "a text for the thread": {"prompt": "Once", "user": "x" * 9_000},
+    # refused
+    "no prompt": {},
+    "an empty list": {"prompt": []},
+    "tokens beyond the vocabulary": {"prompt": [1, 9_999_999]},
+    "one of several too long": {"prompt": ["One", "word " * 5_000]},
+    "a suffix": {"prompt": "Once", "suffix": "end"},
+    "too many log probabilities": {"prompt": "Once", "logprobs": 5_000},
+}
+BY_APPLICATION = {"a template of its own", "a picture"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(str(smollm2), {**subjects.VLLM_ARGS, **TOOL_PARSER})
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+def asked(endpoint: str, name: str, body: dict[str, Any]) -> EngineRequest:
+    base: dict[str, Any] = {"max_tokens": 6, "temperature": 0}
+    if endpoint == CHAT:
+        base["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
+    return EngineRequest(name.replace(" ", "-"), endpoint, {**base, **body}, Lane.NORMAL)
+
+
+def comparable(value: Any) -> Any:
+    """Without what is never the same twice: times, random ids, the last digits of log probabilities, cached tokens."""
+    if isinstance(value, dict):
+        return {
+            key: re.sub(r"[0-9a-f]{16,}", "…", item) if key == "id" and isinstance(item, str) else comparable(item)
+            for key, item in value.items()
+            if key not in {"created", "prompt_tokens_details"}
+        }
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    return round(value, 2) if isinstance(value, float) else value
+
+
+async def answered(engine: VllmEngine, request: EngineRequest, *, streams: bool) -> dict[str, Any]:
+    chunks: list[Any] = []
+    if streams:
+        request.on_chunk, request.tells_usage = lambda line: chunks.append(json.loads(line)), True
+    reply = await engine.run(request)
+    return {
+        "status": reply.status,
+        "answer": comparable(json.loads(reply.body)),
+        "chunks": comparable(sorted(chunks, key=choice_of)),
+        "made": request.made,
+        "tells first token": reply.first_token_ms is not None,
+    }
+
+
+def choice_of(chunk: dict[str, Any]) -> float:
+    """The choice that a chunk is of: those of several run side by side, and come as they are made."""
+    return chunk["choices"][0]["index"] if chunk.get("choices") else float("inf")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("endpoint", "name"), [*((CHAT, name) for name in CHATS), *((COMPLETIONS, name) for name in TEXTS)]
+)
+async def test_both_ways_answer_the_same(
+    engine: VllmEngine, monkeypatch: pytest.MonkeyPatch, endpoint: str, name: str, streams: bool
+) -> None:
+    body = (CHATS if endpoint == CHAT else TEXTS)[name]
+    assert engine.kind == "vllm direct"
+    before = by_application()
+    directly = await answered(engine, asked(endpoint, name, body), streams=streams)
+    went_round = by_application() - before
+    monkeypatch.setattr(engine, "_direct", None)
+    by_http = await answered(engine, asked(endpoint, name, body), streams=streams)
+    assert directly == by_http
+    if directly["status"] == 200:
+        assert went_round == (name in BY_APPLICATION)
+
+
+def by_application() -> float:
+    return sum(counted(reason) for reason in metrics.ByApplication)
+
+
+def counted(reason: str) -> float:
+    return float(metrics.BY_APPLICATION.labels(reason)._value.get())
+
+
+async def test_other_endpoints_go_through_the_application(engine: VllmEngine) -> None:
+    before = counted("endpoint")
+    reply = await engine.run(EngineRequest("e-1", EMBEDDINGS, {"input": "hello"}, Lane.NORMAL))
+    assert 400 <= reply.status < 500
+    assert counted("endpoint") == before + 1
+
+
+async def test_a_body_is_left_as_it_was(engine: VllmEngine) -> None:
+    """vLLM changes what it is given; another run needs it as the caller wrote it."""
+    body = {"tools": [WEATHER], "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}
+    written = json.dumps(body)
+    await asyncio.gather(*(engine.run(EngineRequest(f"b-{n}", CHAT, body, Lane.NORMAL)) for n in range(3)))
+    assert json.dumps(body) == written

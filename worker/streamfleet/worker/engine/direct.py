@@ -1,0 +1,226 @@
+"""Calls vLLM's serving objects for plain chats and completions, without the HTTP application around them.
+
+The application costs 200 µs a request. The hops between the event loop and the renderer's thread cost as much again,
+and let the first request of a burst wait until the loop is idle (docs/gpu.md). What is refused or fails before it is in
+the engine core is left to the application, so that errors stay vLLM's own. A release that lacks one of the names here
+loses this way, and no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
+
+from streamfleet.common import metrics
+from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.worker.engine import asgi, vllm_host
+from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.sse_parser import SseParser
+
+_CHAT_PROTOCOL = "vllm.entrypoints.openai.chat_completion.protocol"
+_COMPLETION_PROTOCOL = "vllm.entrypoints.openai.completion.protocol"
+_CLASSES = {
+    "ChatCompletionRequest": _CHAT_PROTOCOL,
+    "ChatCompletionResponse": _CHAT_PROTOCOL,
+    "CompletionRequest": _COMPLETION_PROTOCOL,
+    "CompletionResponse": _COMPLETION_PROTOCOL,
+}
+_PARTS = (
+    "app.exception_handlers",
+    "app.state.openai_serving_chat.create_chat_completion",
+    "app.state.openai_serving_completion.create_completion",
+    "engine.engine_core.add_request_async",
+    "engine.renderer.render_chat",
+    "engine.renderer.render_chat_async",
+    "engine.renderer.render_cmpl",
+    "engine.renderer.render_cmpl_async",
+)
+"""All names inside vLLM that this way needs, of the releases 0.24 to 0.32."""
+
+IN_LOOP_BYTES = 8192
+"""Largest body whose prompt is rendered in the event loop. That takes up to 2 ms there, and vLLM's time-out for slow
+templates, which only its thread has, is not needed for it."""
+
+
+class Direct:
+    """Answers requests with the serving objects of one application.
+
+    Args:
+        hosted: the engine.
+        app: its application.
+
+    Raises:
+        VllmMoved: this release lacks a name.
+    """
+
+    def __init__(self, hosted: vllm_host.Hosted, app: Any) -> None:
+        found = _find(hosted, app)
+        self._app = app
+        state = app.state
+        self._ways: dict[str, tuple[Any, Any, Callable[..., Awaitable[Any]]]] = {
+            CHAT: (
+                found["ChatCompletionRequest"],
+                found["ChatCompletionResponse"],
+                state.openai_serving_chat.create_chat_completion,
+            ),
+            COMPLETIONS: (
+                found["CompletionRequest"],
+                found["CompletionResponse"],
+                state.openai_serving_completion.create_completion,
+            ),
+        }
+        _note_what_is_in_core(hosted.engine.engine_core)
+        _render_in_loop(hosted.engine.renderer)
+
+    async def answer(self, request: EngineRequest, body: bytes, parser: SseParser | None) -> asgi.Response | None:
+        """Returns the answer to a request; None if it has not come to the core, and the application has to answer it.
+
+        Args:
+            request: a plain one (`not_plain`), whose progress is the context's.
+            body: what vLLM is asked, as JSON.
+            parser: gets the parts of a streamed answer; None for one that is not streamed.
+
+        Raises:
+            Exception: a streamed answer broke off.
+        """
+        progress = vllm_host.current_progress.get() or vllm_host.Progress(request)
+        progress.in_loop = _is_short(body)
+        response = await self._asked(request, body, parser, progress)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # vLLM makes an answer of it
+            raise asyncio.CancelledError
+        if response is None:
+            progress.ids.clear()
+            progress.in_loop = False
+        return response
+
+    async def _asked(
+        self, request: EngineRequest, body: bytes, parser: SseParser | None, progress: vllm_host.Progress
+    ) -> asgi.Response | None:
+        kind, answer, create = self._ways[request.endpoint]
+        try:
+            got = await create(kind.model_validate({**json.loads(body), "request_id": request.id}), self._raw(request))
+            if parser is not None and hasattr(got, "aclose"):
+                return await _streamed(got, parser)
+        except Exception as error:
+            if not progress.in_core:
+                return None
+            if parser is not None:
+                raise
+            return await self._told_of(error)
+        if isinstance(got, answer):
+            return asgi.Response(200, got.model_dump_json().encode())
+        return asgi.Response(got.error.code, json.dumps(got.model_dump()).encode()) if progress.in_core else None
+
+    def _raw(self, request: EngineRequest) -> Any:
+        """Returns what stands for the HTTP request, from which vLLM reads the trace; None if there is no trace."""
+        if not request.traceparent:
+            return None
+        return SimpleNamespace(headers={"traceparent": request.traceparent}, state=SimpleNamespace(), app=self._app)
+
+    async def _told_of(self, error: Exception) -> asgi.Response:
+        """Returns what the application answers to an error of its serving objects."""
+        handlers: Mapping[Any, Any] = self._app.exception_handlers
+        handler = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
+        if handler is None:
+            raise error
+        told = await handler(SimpleNamespace(app=self._app, state=SimpleNamespace()), error)
+        return asgi.Response(told.status_code, bytes(told.body))
+
+
+def opened(hosted: vllm_host.Hosted, app: Any) -> tuple[Direct | None, str]:
+    """Returns the direct way into an application; else None, and why there is none."""
+    if getattr(hosted.args, "middleware", None):
+        return None, "--middleware has to see every request"
+    if not {CHAT, COMPLETIONS} <= set(vllm_host.endpoints_of(app)):
+        return None, "the model does not generate"
+    try:
+        return Direct(hosted, app), ""
+    except vllm_host.VllmMoved as error:
+        return None, str(error)
+
+
+def not_plain(request: EngineRequest) -> metrics.ByApplication | None:
+    """Returns why a request has to go through the application; None if it may be called directly.
+
+    A template or media of the caller's own can take seconds to fail, and would fail twice.
+    """
+    body = request.body
+    if request.endpoint == COMPLETIONS:
+        return metrics.ByApplication.MEDIA if body.get("prompt_embeds") is not None else None
+    if request.endpoint != CHAT:
+        return metrics.ByApplication.ENDPOINT
+    settings = body.get("chat_template_kwargs")
+    if body.get("chat_template") is not None or (isinstance(settings, Mapping) and "chat_template" in settings):
+        return metrics.ByApplication.TEMPLATE
+    messages = body.get("messages")
+    text = isinstance(messages, list) and all(map(_is_text, messages))
+    return None if text else metrics.ByApplication.MEDIA
+
+
+def _is_text(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, list):
+        return all(
+            isinstance(part, str) or (isinstance(part, Mapping) and part.get("type") == "text") for part in content
+        )
+    return content is None or isinstance(content, str)
+
+
+def _is_short(body: bytes) -> bool:
+    """True if a body is short in UTF-8; in its escapes, most characters take twice as much."""
+    return len(body) - 3 * body.count(b"\\u") <= IN_LOOP_BYTES
+
+
+async def _streamed(parts: Any, parser: SseParser) -> asgi.Response:
+    async with aclosing(parts):
+        async for part in parts:
+            parser.feed(part.encode())
+    return asgi.Response(200, b"", streamed=True)
+
+
+def _find(hosted: vllm_host.Hosted, app: Any) -> dict[str, Any]:
+    found = {name: vllm_host.look(place, name) for name, place in _CLASSES.items()}
+    missing = [f"{_CLASSES[name]}.{name}" for name, value in found.items() if value is None]
+    root = SimpleNamespace(app=app, engine=hosted.engine)
+    for path in _PARTS:
+        try:
+            attrgetter(path)(root)
+        except AttributeError:
+            missing.append(path)
+    if missing:
+        raise vllm_host.VllmMoved(f"this release of vLLM does not have {', '.join(missing)}")
+    return found
+
+
+def _note_what_is_in_core(core: Any) -> None:
+    add = core.add_request_async
+
+    async def add_request_async(*args: Any, **kwargs: Any) -> None:
+        progress = vllm_host.current_progress.get()
+        if progress is not None:
+            progress.in_core = True  # before it is sent: what may have come there does not run again
+        await add(*args, **kwargs)
+
+    core.add_request_async = add_request_async
+
+
+def _render_in_loop(renderer: Any) -> None:
+    """Render short prompts where the request runs: it is in the core before the next one is rendered."""
+    renderer.render_chat_async = _here(renderer.render_chat, renderer.render_chat_async)
+    renderer.render_cmpl_async = _here(renderer.render_cmpl, renderer.render_cmpl_async)
+
+
+def _here(render: Callable[..., Any], elsewhere: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def rendered(*args: Any, **kwargs: Any) -> Any:
+        progress = vllm_host.current_progress.get()
+        if progress is not None and progress.in_loop:
+            return render(*args, **kwargs)
+        return await elsewhere(*args, **kwargs)
+
+    return rendered
