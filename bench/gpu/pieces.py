@@ -22,6 +22,7 @@ from bench.batching import continuous, served_runs
 from bench.batching.sizes import PROMPT_WORDS
 from bench.engine.bare import bare
 from bench.engine.batch import Batch, check_output
+from bench.engine.either_way import by_application
 from bench.engine.fed import Fed
 from bench.engine.served import Served, served
 from bench.engine.setup import EngineSetup
@@ -34,6 +35,7 @@ from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.worker.engine.processes import alive, descendants
 
 WORKER, SERVE, BARE = "the in-process worker", "vllm serve", "bare AsyncLLM"
+ROUND = "the worker through vLLM's application"
 ANSWERS, KILL, STREAMS, SIZES = "answers through Redis", "SIGKILL", "streams through the gateway", "batch sizes"
 FREE_WITHIN_S = 60.0
 SPARE_MIB = 100.0
@@ -125,7 +127,7 @@ def engines(setup: EngineSetup) -> dict[str, Callable[[], AbstractContextManager
 @contextmanager
 def _worker(setup: EngineSetup) -> Iterator[Killable]:
     before_mib = nvidia.memory_mib()
-    with staged(setup.worker_environment()) as stage:
+    with staged(setup.worker_environment(), module="bench.engine.either_way") as stage:
         yield Killable(stage, before_mib)
 
 
@@ -136,12 +138,19 @@ def pieces(sizes: Sizes) -> list[Piece]:
     return [
         Piece(ANSWERS, 1, WORKER, took[ANSWERS], lambda worker: answers(worker.fed, sizes.warm_up)),
         Piece(speed_of(WORKER), 2, WORKER, took["tokens_per_s"], lambda worker: speed(worker.fed)),
+        Piece(speed_of(ROUND), 2, WORKER, took["tokens_per_s"], lambda worker: round_about(worker, speed)),
         Piece(STREAMS, 6, WORKER, took[STREAMS], lambda worker: streams(worker.stage, sizes.load)),
         Piece(KILL, 1, WORKER, took[KILL], killed),
         Piece(speed_of(SERVE), 2, SERVE, took["tokens_per_s"], speed),
         Piece(SIZES, 3, SERVE, took[SIZES], partial(batch_sizes, sizes=sizes)),
         Piece(speed_of(BARE), 2, BARE, took["tokens_per_s"], speed),
     ]
+
+
+def round_about(worker: Killable, measured: Callable[[Contender], Found]) -> Found:
+    """The same figures of the same worker, whose requests go through vLLM's HTTP application meanwhile."""
+    with by_application(worker.pid):
+        return measured(worker.fed)
 
 
 def speed_of(engine: str) -> str:

@@ -8,13 +8,14 @@ from typing import Any
 from bench.core.reports import Report, Table, Target
 from bench.core.rounds import middle, ratio
 from bench.core.tables import shown
-from bench.engine.tables import TO_BARE, TO_HTTP
+from bench.engine.tables import TO_HTTP
 from bench.gateway.tables import LAG_P99_MS
 from bench.gpu.pieces import (
     ANSWERS,
     BARE,
     GPU_SIZES,
     KILL,
+    ROUND,
     SERVE,
     SIZES,
     SPARE_MIB,
@@ -25,8 +26,10 @@ from bench.gpu.pieces import (
 )
 from bench.gpu.schedule import Found
 
+TO_BARE, TO_BARE_MANY, MANY = 0.98, 1.0, 256
+"""Least tokens/s to bare AsyncLLM with few requests at once, where each waits for the pull before it, and with many."""
 Results = Mapping[str, Found]
-SPEED = {name: speed_of(name) for name in (WORKER, SERVE, BARE)}
+SPEED = {name: speed_of(name) for name in (WORKER, ROUND, SERVE, BARE)}
 
 
 def fill(report: Report) -> None:
@@ -161,9 +164,10 @@ def _speed_targets(good: Results) -> list[Target]:
             "at least",
             "x",
         )
-        for other, limit in ((BARE, TO_BARE), (SERVE, TO_HTTP))
+        for other in (BARE, SERVE)
         if SPEED[other] in good
         for count in good[SPEED[WORKER]]["at_once"]
+        for limit in (TO_HTTP if other == SERVE else TO_BARE if int(count) < MANY else TO_BARE_MANY,)
     ]
 
 
