@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from streamfleet.common.broker.types import Hint, Pulled, Role
+from streamfleet.common.broker.types import Hint, Pulled, Role, Rooms
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
+from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from streamfleet.worker.pull import HANDED_MS, IDLE_WAITER_MS, LOOK_AGAIN_S, Puller
+from streamfleet.worker.pull import AT_ONCE, FIRST_AT_ONCE, HANDED_MS, IDLE_WAITER_MS, LOOK_AGAIN_S, Puller
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
@@ -39,9 +40,9 @@ class Redis:
         self.limits = QueueLimits()
         self._waiting = asyncio.Event()
 
-    async def pull(self, *_: object, **asked: object) -> Pulled:
+    async def pull(self, _: str, rooms: Rooms, *__: object, **asked: object) -> Pulled:
         self.happened.append("pull")
-        self.asked.append(asked)
+        self.asked.append({"rooms": rooms, **asked})
         return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.IDLE_WAITER, 0, 0, 0)
 
     async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
@@ -70,11 +71,16 @@ class Redis:
 class Rig:
     """A loop, and what it starts."""
 
-    def __init__(self, redis: Redis, while_starting: Callable[[Puller], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        while_starting: Callable[[Puller], Awaitable[None]] | None = None,
+        capacity: Capacity | None = None,
+    ) -> None:
         self.redis, self.tasks = redis, set[asyncio.Task[None]]()
         self.in_flight, self.clock = InFlight(), HandClock()
         self._while_starting = while_starting
-        engine = ScriptedEngine(cast("Any", lambda _: OK))
+        engine = ScriptedEngine(cast("Any", lambda _: OK), capacity)
         admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0))
         self.puller = Puller(cast("Broker", redis), "w", admission, self.in_flight, self.clock)
         self.running = asyncio.create_task(self.puller.run(self._start))
@@ -119,6 +125,17 @@ async def test_the_next_pull_waits_for_no_start(stops: list[Rig]) -> None:
     stops.append(Rig(redis))
     await eventually(lambda: "watch" in redis.happened)
     assert redis.happened == ["pull", "pull", "r-1 starts", "r-2 starts", "watch"]
+
+
+async def test_an_idle_worker_pulls_less_at_first(stops: list[Rig]) -> None:
+    """Its engine begins with those while Redis gives out the rest."""
+    redis = Redis(given(1, Role.NONE), given(2, Role.NONE), given(3, Role.WATCHER), given(4, Role.NONE))
+    stops.append(Rig(redis, capacity=Capacity(1_000, 10_000_000)))
+    await eventually(lambda: "watch" in redis.happened)
+    await redis.unblock()
+    await eventually(lambda: redis.happened[-1] == "wait")
+    most = [max(asked["rooms"].lanes) for asked in redis.asked]
+    assert most == [FIRST_AT_ONCE, AT_ONCE, AT_ONCE, FIRST_AT_ONCE, AT_ONCE]
 
 
 async def test_who_is_handed_a_watch_watches_without_a_pull(stops: list[Rig]) -> None:

@@ -30,6 +30,7 @@ from streamfleet.worker.turns import Turns
 log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
 AT_ONCE = 128  # while Redis gives out the next part, the previous one is on its way into the engine
+FIRST_AT_ONCE = 32  # of an idle worker, whose engine waits meanwhile
 IDLE_WAITER_MS = 40_000  # idle waiters are woken; five hundred of them must not poll all the time
 WATCHER_MS = 7_000
 RECONNECT_S = 0.5
@@ -83,6 +84,7 @@ class Puller:
         self._most: int | None = None
         self._look_again_at = 0.0
         self._stopping = False
+        self._idle = True
         self._blocked = False
         self._unblocking: asyncio.Task[None] | None = None
 
@@ -194,12 +196,13 @@ class Puller:
     async def _pull(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
         hints, self._hints = self._hints, []
         asked_at = self._clock.monotonic()
+        at_once, self._idle = FIRST_AT_ONCE if self._idle else AT_ONCE, False
         hit(Point.BEFORE_PULL)
         try:
             pulled = await self._broker.pull(
                 self._worker,
                 Rooms(
-                    [min(room, AT_ONCE) for room in rooms],
+                    [min(room, at_once) for room in rooms],
                     self._admission.owed,
                     self._admission.free,
                     self._admission.patient,
@@ -259,7 +262,7 @@ class Puller:
             timeout_ms = min(timeout_ms, self._soonest_ms + 1)
         # A worker that watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull
         # frees the watch, the entries that it brought, and the wake-up for another worker.
-        self._blocked = self._owing = True
+        self._blocked = self._owing = self._idle = True
         try:
             if role is Role.IDLE_WAITER:
                 handed_over = await self._broker.wait_idle(timeout_ms, self._own_list, self._pulled_ms)
