@@ -12,7 +12,8 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness bench-locality gpu-proof demo-gateway clients
+.PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness bench-locality bench-front-end
+.PHONY: gpu-proof demo-gateway clients
 .PHONY: images images-clean pods long
 
 help: ## List the targets
@@ -68,6 +69,9 @@ bench-broker: setup-dev setup-node ## Beside other queues and raw redis-py: enqu
 
 bench-engine: setup-dev setup-vllm ## A worker with real vLLM beside bare AsyncLLM and vllm serve over HTTP
 	@$(BIN)/python -m bench.engine $(ARGS)
+
+bench-front-end: setup-dev setup-vllm ## CPU of a worker's front end a request, beside bare AsyncLLM, at a GPU's pace without a GPU (12 minutes)
+	@$(BIN)/python -m bench.front_end $(ARGS)
 
 bench-batching: setup-dev setup-vllm ## Batch sizes, window and continuous batching, and the adaptive limit, on real vLLM
 	@$(BIN)/python -m bench.batching $(ARGS)

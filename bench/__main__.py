@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.core.reports import FULL
 from bench.overview import lines, shown_lines
-from bench.saved import BENCHMARKS, BadReport, read_reports
+from bench.saved import BENCHMARKS, BadReport, command, read_reports
 
 EXAMPLES = """\
 examples:
@@ -41,7 +41,7 @@ def main() -> int:
         Console().print(shown_lines([line for report, _ in reports.values() for line in lines(report)]))
     for name in BENCHMARKS:
         made = f"measured on {reports[name][0].made}" if name in reports else "not measured yet"
-        print(f"{name}: {made} (make bench-{name})")
+        print(f"{name}: {made} ({command(name)})")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from bench.core.reports import Report, Table
 from bench.core.tables import markdown, shown, targets_markdown
 from bench.plots.catalogue import PICTURES, Picture
-from bench.saved import BENCHMARKS, Reports
+from bench.saved import BENCHMARKS, Reports, command
 
 PICTURES_FOLDER = "performance"
 """Of the pictures, beside the page."""
@@ -145,4 +145,4 @@ def titled(table: Table) -> str:
 
 def not_run(name: str) -> str:
     """Text in place of a missing report."""
-    return f"*No results of `{name}` yet: `make bench-{name}` measures, `make bench-docs` writes them here.*"
+    return f"*No results of `{name}` yet: `{command(name)}` measures, `make bench-docs` writes them here.*"

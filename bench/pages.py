@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.blocks import PICTURES_FOLDER, PageError, fill
 from bench.core.reports import FULL, ROOT
 from bench.plots.catalogue import PICTURES, Picture, fingerprint_of
-from bench.saved import BENCHMARKS, BadReport, Reports, read_reports
+from bench.saved import BENCHMARKS, BadReport, Reports, command, read_reports
 
 PAGE = ROOT / "docs" / "performance.md"
 EXAMPLES = """\
@@ -70,7 +70,7 @@ def write(reports: Reports, page: Path, text: str, *, everything: bool) -> None:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise PageError(
                 f"{picture.report}.json does not have what bench/plots/{picture.name}.py draws ({error!r}); "
-                f"measure again (make bench-{picture.report}), or mend the drawing"
+                f"measure again ({command(picture.report)}), or mend the drawing"
             ) from error
     for path in left_over(reports, folder):
         print(f"removing {path.name}: nothing draws it any more")
@@ -99,7 +99,7 @@ def main() -> int:
         return 1
     for name in BENCHMARKS:
         if name not in reports:
-            print(f"no {args.results.name}/{name}.json: run make bench-{name}")
+            print(f"no {args.results.name}/{name}.json: run {command(name)}")
     return 0
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from bench.core.reports import Report, load
 
-BENCHMARKS = ("broker", "engine", "batching", "scheduling", "coserving", "autoscaling", "planning", "shards", "gateway")
+BENCHMARKS = (
+    *("broker", "engine", "front_end", "batching", "scheduling"),
+    *("coserving", "autoscaling", "planning", "shards", "gateway"),
+)
 """In the order of docs/performance.md, and of `bench.quick`."""
 
 Reports = Mapping[str, tuple[Report, bytes]]
@@ -16,6 +19,11 @@ Reports = Mapping[str, tuple[Report, bytes]]
 
 class BadReport(Exception):
     """A file is not a report; the message gives the remedy."""
+
+
+def command(name: str) -> str:
+    """The command that makes a report."""
+    return f"make bench-{name.replace('_', '-')}"
 
 
 def read_reports(folder: Path) -> dict[str, tuple[Report, bytes]]:
@@ -31,5 +39,5 @@ def read_reports(folder: Path) -> dict[str, tuple[Report, bytes]]:
             try:
                 found[name] = (load(path), path.read_bytes())
             except (ValueError, KeyError, TypeError) as error:
-                raise BadReport(f"{path} is no report ({error}); make it anew: make bench-{name}") from error
+                raise BadReport(f"{path} is no report ({error}); make it anew: {command(name)}") from error
     return found

@@ -16,7 +16,7 @@ from bench.blocks import BLOCK, PageError, fill
 from bench.core.reports import FULL, Report, Table, Target
 from bench.overview import lines
 from bench.plots.catalogue import HERE, PICTURES, Picture, fingerprint_of
-from bench.saved import BENCHMARKS, BadReport, Reports, read_reports
+from bench.saved import BENCHMARKS, BadReport, Reports, command, read_reports
 
 FIRST = next(picture for picture in PICTURES if picture.tables)
 TARGETS = [
@@ -59,8 +59,8 @@ def test_the_page_and_its_pictures_are_what_the_results_say() -> None:
 def test_what_was_not_measured_names_its_command(tmp_path: Path) -> None:
     text = fill(template(), read_reports(tmp_path))
     for name in BENCHMARKS:
-        assert f"`make bench-{name}`" in block(text, name)
-        assert f"`make bench-{name}`" in block(text, "targets")
+        assert f"`{command(name)}`" in block(text, name)
+        assert f"`{command(name)}`" in block(text, "targets")
 
 
 def test_a_report_brings_its_machine_targets_and_tables(tmp_path: Path) -> None:

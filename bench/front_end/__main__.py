@@ -1,0 +1,32 @@
+"""Measure the CPU of a worker's front end beside bare AsyncLLM and vLLM's own server, with a simulated model."""
+
+from __future__ import annotations
+
+import sys
+
+from bench.core.command import finish, parser
+from bench.front_end import run
+
+EXAMPLES = """\
+examples:
+  python -m bench.front_end --quick              256 at once, 3 rounds, about 2 minutes; into build/bench/quick
+  python -m bench.front_end                      full sizes, about 12 minutes; into bench/results
+  taskset -c 1 python -m bench.front_end         all of it on one core, beside other work
+"""
+
+
+def main() -> int:
+    """Run, save, print."""
+    words = parser("front_end", __doc__, EXAMPLES)
+    words.add_argument("--rounds", type=int, metavar="N", help="how often everything is run")
+    args = words.parse_args()
+    try:
+        report = run(args.quick, args.rounds)
+    except KeyboardInterrupt:
+        return 130
+    finish(report, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

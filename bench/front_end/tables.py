@@ -1,0 +1,138 @@
+"""The tables and targets of the front end's report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.core.reports import Report, Table, Target
+from bench.core.rounds import Sample, middle, ratio
+from bench.core.tables import shown
+from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes
+
+RENDERING = "template and tokenizer"
+WHOLE = {ENGINE: "a whole worker on Redis", ASGI: "the same worker over ASGI"}
+"""Names of whole workers, by the way of their engines."""
+ENGINE_TO_BARE, WHOLE_TO_BARE, FIRST_TO_ASGI = 1.03, 1.2, 0.2
+"""Most of bare AsyncLLM's CPU, and of the time over ASGI until a burst's first request is in the core."""
+Samples = Mapping[str, Sequence[Sample]]
+
+
+def key(name: str, count: int, tokens: int, streamed: bool = False) -> str:
+    """The name of a measure: a way or a whole worker, with its burst."""
+    return f"{name}{', streamed' if streamed else ''}; {count:,} at once, {tokens} tokens"
+
+
+def fill(report: Report, samples: Samples, sizes: Sizes) -> None:
+    """Put all tables, targets and samples into the report."""
+    report.tables = [_bursts(samples, sizes), _fits(samples, sizes), _parts(samples, sizes), _whole(samples, sizes)]
+    report.targets = _targets(samples, sizes)
+    report.data = {"samples": {name: [dict(each) for each in found] for name, found in samples.items()}}
+
+
+def _bursts(samples: Samples, sizes: Sizes) -> Table:
+    rows = [
+        {
+            "at once": count,
+            "": name + (", streamed" if streamed else ""),
+            "main thread": middle(found, "main_us"),
+            "to bare": ratio(found, samples[key(BARE, count, sizes.tokens, streamed)], "main_us"),
+            "whole process": middle(found, "process_us"),
+            "first in the core, ms": middle(found, "core_first_ms"),
+            "median": middle(found, "core_median_ms"),
+            "last": middle(found, "core_last_ms"),
+            "all answered, s": middle(found, "wall_s"),
+        }
+        for streamed, at_once in ((False, sizes.at_once), (True, sizes.streamed_at_once))
+        for count in at_once
+        for name in (BARE, ENGINE, ASGI, SERVE)
+        if (found := samples.get(key(name, count, sizes.tokens, streamed)))
+    ]
+    return Table(f"Front end: CPU µs a request of {sizes.tokens} tokens, simulated model", list(rows[0]), rows)
+
+
+def _fits(samples: Samples, sizes: Sizes) -> Table:
+    rows: list[dict[str, Any]] = []
+    for name in (BARE, ENGINE, ASGI, SERVE):
+        if key(name, sizes.short_at_once, sizes.short_tokens) in samples:
+            whole, streamed = (_fit(samples, name, sizes, streamed=streamed) for streamed in (False, True))
+            rows.append(
+                {
+                    "": name,
+                    "a request": whole[0],
+                    "a token": whole[1],
+                    "a streamed request": streamed[0],
+                    "a streamed token": streamed[1],
+                }
+            )
+    return Table(f"Front end: main thread's µs, {sizes.short_at_once:,} at once", list(rows[0]), rows)
+
+
+def _fit(samples: Samples, name: str, sizes: Sizes, *, streamed: bool) -> tuple[float, float]:
+    """µs of a request without its tokens, and of a token: the line through two lengths of answers."""
+    long_us, short_us = (
+        middle(samples[key(name, sizes.short_at_once, tokens, streamed)], "main_us")
+        for tokens in (sizes.tokens, sizes.short_tokens)
+    )
+    token_us = (long_us - short_us) / (sizes.tokens - sizes.short_tokens)
+    return short_us - token_us * sizes.short_tokens, token_us
+
+
+def _parts(samples: Samples, sizes: Sizes) -> Table:
+    """Differences of ways: the main thread's, and for a whole worker the process's."""
+
+    def us(name: str, figure: str = "main_us") -> float:
+        return middle(samples[key(name, sizes.short_at_once, sizes.tokens)], figure)
+
+    rendering = middle(samples[RENDERING], "main_us")
+    parts = {
+        RENDERING: rendering,
+        "AsyncLLM.generate": us(BARE) - rendering,
+        "what vLLM's own application adds": us(SERVE) - us(BARE),
+        "what a worker's engine adds in its place": us(ENGINE) - us(BARE),
+        "pull, admission, completion, with Redis's client": us(WHOLE[ENGINE], "process_us") - us(ENGINE, "process_us"),
+    }
+    rows = [{"part": part, "CPU µs a request": spent} for part, spent in parts.items()]
+    title = f"Front end: parts of a request of {sizes.tokens} tokens, {sizes.short_at_once:,} at once"
+    return Table(title, list(rows[0]), rows)
+
+
+def _whole(samples: Samples, sizes: Sizes) -> Table:
+    rows = [
+        {
+            "at once": count,
+            "": name,
+            "whole process": middle(found, "process_us"),
+            "to bare": ratio(found, samples[key(BARE, count, sizes.tokens)], "process_us"),
+            "first token, ms": middle(found, "first_token_ms"),
+            "all answered, s": middle(found, "wall_s"),
+        }
+        for count in sizes.at_once
+        for name in WHOLE.values()
+        if (found := samples.get(key(name, count, sizes.tokens)))
+    ]
+    return Table(f"Front end: CPU µs a request of {sizes.tokens} tokens, whole workers", list(rows[0]), rows)
+
+
+def _targets(samples: Samples, sizes: Sizes) -> list[Target]:
+    targets = []
+    for name, what, figure, limit in (
+        (ENGINE, "worker's engine, main thread", "main_us", ENGINE_TO_BARE),
+        (WHOLE[ENGINE], "whole worker on Redis", "process_us", WHOLE_TO_BARE),
+    ):
+        for count in sizes.at_once:
+            mine, bare = (samples[key(each, count, sizes.tokens)] for each in (name, BARE))
+            note = f"{shown(middle(mine, figure))} and {shown(middle(bare, figure))} µs a request"
+            title = f"CPU of a {what}, to bare AsyncLLM; {count:,} at once"
+            targets.append(Target(title, ratio(mine, bare, figure), limit, "at most", "x", note))
+    return [*targets, _first(samples, max(sizes.at_once), sizes.tokens)]
+
+
+def _first(samples: Samples, count: int, tokens: int) -> Target:
+    first, note = None, "the engine makes no direct calls"
+    mine, other = samples[key(ENGINE, count, tokens)], samples.get(key(ASGI, count, tokens))
+    if other:
+        first = ratio(mine, other, "core_first_ms")
+        note = f"{shown(middle(mine, 'core_first_ms'))} and {shown(middle(other, 'core_first_ms'))} ms"
+    title = f"first of {count:,} in the engine core, to the same over ASGI"
+    return Target(title, first, FIRST_TO_ASGI, "at most", "x", note)
