@@ -11,7 +11,7 @@ from bench.front_end.ways import BARE, ENGINE, SERVE, Sizes
 
 pytestmark = [
     pytest.mark.needs_vllm,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(360),
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
 ]
 SIZES = Sizes(rounds=1, at_once=(8,), streamed_at_once=(8,), tokens=6, short_tokens=2, short_at_once=8, least=8)
