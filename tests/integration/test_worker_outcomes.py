@@ -56,6 +56,34 @@ async def test_who_leaves_a_server_that_counts_at_the_end_pays_for_the_time_in_i
     assert 80 < tokens["late"] < 1_000
 
 
+async def test_who_makes_each_attempt_fail_late_pays_for_the_time_in_the_server(fleet: Fleet) -> None:
+    """The server writes 200 tokens a second; nobody counts those of a run that a time-out or an error ends."""
+    counted = {"prompt_tokens": 1, "completion_tokens": 60, "total_tokens": 61}
+    replies = {
+        "stays": Reply(body=ANSWER | {"usage": counted}, after_s=0.3),
+        "slow": Reply(after_s=60.0),
+        "broken": Reply(500, {"error": {"message": "out of memory"}}, after_s=0.5),
+        "uncounted": Reply(body={key: ANSWER[key] for key in ANSWER if key != "usage"}, after_s=0.5),
+        "busy": BUSY,
+    }
+    engine = HttpEngine(lambda request_id, _: replies[request_id.partition("-")[0]])
+    async with engine.serving():
+        remote = OpenAIEngine(Upstream(engine.url, timeout_s=0.8))
+        async with worker_inside(fleet.url, remote, max_deliveries=2):
+            assert all(result.ok for result in await fleet.results([await fleet.add(f"stays-{n}") for n in range(3)]))
+            names = [name for name in replies if name != "stays"]
+            for name in names:
+                await fleet.add(name, body=chat() | {"max_tokens": 6_000}, tenant=name)
+            ends = [(await fleet.result(name)).status for name in names]
+            await fleet.settled()
+    assert ends == ["dead", "dead", "succeeded", "dead"]
+    tokens = {view.tenant: view.tokens for view in await read_tenants(fleet.broker)}
+    assert 2 * 80 < tokens["slow"] < 2_000
+    assert 2 * 50 < tokens["broken"] < 2_000
+    assert 50 < tokens["uncounted"] < 1_000
+    assert tokens.get("busy", 0) == 0
+
+
 async def test_a_queued_request_is_cancelled(fleet: Fleet) -> None:
     async with worker_inside(fleet.url, small_engine(1), prefetch=0):
         running = await fleet.add(body=chat(60))

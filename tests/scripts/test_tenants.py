@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import Completion, Lease, TenantRule
+from streamfleet.common.broker.types import Completion, Lease, Retry, RetryCode, TenantRule
 from streamfleet.common.protocol import Status
 from streamfleet.operator.tenants import read_tenants
 from tests.scripts.harness import ERROR, NOW, Queue, ids
@@ -168,6 +168,42 @@ async def test_a_cancelled_run_that_nobody_counted_is_not_free(queue: Queue) -> 
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.complete("w1", lease, status=Status.CANCELLED, waited_ms="1.0")
     assert record(await queue.dump(), "a") == {"requests": 1, "charged": 109, "tokens": 109}
+
+
+async def test_an_answer_that_nobody_counted_is_charged_for_its_time_in_the_engine(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(9_000))
+    assert record(await queue.dump(), "a") == {"running": 1, "charged": 9 + 256}
+    await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {"waited_ms": "1.0"}, "", "", 7_000.0)])
+    assert record(await queue.dump(), "a") == {"requests": 1, "charged": 7_009, "tokens": 7_009}
+
+
+@pytest.mark.parametrize("ends", [RetryCode.DELAYED, RetryCode.DEAD, RetryCode.EXPIRED, RetryCode.ANSWERED])
+@pytest.mark.parametrize(
+    ("held", "charged"), [(None, 0), (0.0, 9), (70.4, 9 + 70), (7_000.0, 9 + 7_000), (math.inf, 109)]
+)
+async def test_an_attempt_that_fails_is_charged_for_its_time_in_the_engine(
+    queue: Queue, ends: RetryCode, held: float | None, charged: int
+) -> None:
+    """Whatever becomes of its request, and though nobody has counted what the attempt has made."""
+    deadline, most = NOW + 50 if ends is RetryCode.EXPIRED else FAR, 1 if ends is RetryCode.DEAD else 3
+    lease = await queue.running(tenant="a", id="r1", deadline=deadline, body=asking(100))
+    if ends is RetryCode.ANSWERED:
+        await queue.broker.cancel("r1")
+    assert await queue.broker.retry_later("w1", [Retry(lease, 100, ERROR, held=held)], most) == [ends]
+    after = await queue.dump()
+    found = record(after, "a")
+    assert (found.get("running", 0), found.get("charged", 0)) == (0, charged)
+    assert found.get("lost", 0) == (109 if held is None else 0)
+    assert found.get("tokens", 0) == (0 if ends is RetryCode.DELAYED else charged)
+    assert (await turns(queue))["a"] == -1 - charged
+
+
+async def test_each_attempt_is_charged_and_the_one_that_is_answered_too(queue: Queue) -> None:
+    await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
+    for _ in range(2):
+        assert await queue.broker.retry_later("w1", [Retry(await queue.claim(), 0, ERROR, held=70.0)], 5) == [1]
+    await end(queue, await queue.claim(), 5, 20)
+    assert record(await queue.dump(), "a") == {"requests": 1, "charged": 2 * 79 + 25, "tokens": 2 * 79 + 25}
 
 
 async def test_lengths_are_learnt_by_tenant_and_asked_limit(queue: Queue) -> None:

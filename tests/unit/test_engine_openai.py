@@ -418,3 +418,63 @@ async def test_of_a_stream_that_is_cut_off_only_its_chunks_are_known() -> None:
     assert request.usage is not None
     assert (request.usage["completion_tokens"], request.guessed) == (1, True)
     await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "ends", "after_s"),
+    [(200, b"", 60.0), (200, b"", 0.0), (200, b'data: {"error":{"message":"oops","code":500}}\n\n', 0.0)],
+    ids=["time-out", "broken off", "a 500 at its end"],
+)
+async def test_of_a_stream_that_fails_its_chunks_are_known(status: int, ends: bytes, after_s: float) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b'data: {"choices":[{"index":0,"delta":{"content":"ten tokens, or more"}}]}\n\n' + ends
+        await asyncio.sleep(after_s)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(status, headers={"Content-Type": "text/event-stream"}, content=parts())
+
+    async with started(answer, Upstream("http://example.test", timeout_s=0.2)) as engine:
+        request = chat()
+        request.on_chunk = lambda _: None
+        with pytest.raises(EngineUnavailable):
+            await asyncio.wait_for(engine.run(request), 10)
+    assert request.usage is not None
+    assert (request.usage["completion_tokens"], request.guessed) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reached"),
+    [
+        (httpx.ConnectError("refused"), False),
+        (httpx.ConnectTimeout("slow"), False),
+        (httpx.ReadTimeout("slow"), True),
+        (httpx.ReadError("gone"), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_never_reached_the_server_has_used_nothing(error: httpx.TransportError, reached: bool) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    async with started(answer) as engine:
+        request = chat()
+        with pytest.raises(EngineUnavailable):
+            await engine.run(request)
+    assert (request.usage, request.guessed) == (None if reached else NOTHING, False)
+
+
+NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+async def test_what_waits_for_a_connection_has_used_nothing_yet() -> None:
+    async def handle(_: httpx.Request) -> httpx.Response:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    upstream = Upstream("http://example.test", max_concurrency=1, timeout_s=0.2)
+    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=Time())
+    sent, waits = chat(), chat()
+    async with asyncio.timeout(10):
+        await asyncio.gather(engine.run(sent), engine.run(waits), return_exceptions=True)
+    assert (sent.usage, waits.usage) == (None, NOTHING)
+    await engine.stop()

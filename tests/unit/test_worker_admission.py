@@ -18,7 +18,7 @@ from streamfleet.worker.batching import Adaptive
 from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity, EngineRequest
 from streamfleet.worker.in_flight import InFlight, StopReason
-from streamfleet.worker.outcome import Finished, broken, cancelled, expired
+from streamfleet.worker.outcome import Finished, Postponed, broken, cancelled, expired
 from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
 
 
@@ -53,13 +53,13 @@ ANSWER = Finished(Status.SUCCEEDED, 200, b"{}", usage={"prompt_tokens": 5, "comp
 
 
 def after(
-    admits: Admission, outcome: Finished, run_s: float, body: Any, number: int = 1, *, guessed: bool = False
+    admits: Admission, outcome: Finished | Postponed, run_s: float, body: Any, number: int = 1, **asked: Any
 ) -> Any:
     """Returns what a run of so many seconds is charged for its time in the engine."""
     request = in_flight_request(number, body)
     admits.admit(request, 100.0, DEFAULT_MAX_BODY_BYTES)
     request.started_at = 100.0
-    request.asked = EngineRequest("r", COMPLETIONS if "prompt" in body else CHATS, body, Lane.NORMAL, guessed=guessed)
+    request.asked = EngineRequest("r", COMPLETIONS if "prompt" in body else CHATS, body, Lane.NORMAL, **asked)
     outcome = replace(outcome)
     admits.learn(request, outcome, 100.0 + run_s)
     return outcome.held
@@ -100,6 +100,66 @@ def test_where_the_pace_is_not_known_as_much_as_was_expected_is_charged() -> Non
 def test_who_is_refused_is_charged_no_expected_answer_where_the_pace_is_not_known(outcome: Finished) -> None:
     admits = admission(Capacity(8, None, 10_000), InFlight())
     assert after(admits, outcome, 0.005, CHAT) == 0
+
+
+FAULT = Postponed("time-out")
+USED = {"prompt_tokens": 5, "completion_tokens": 30}
+
+
+@pytest.mark.parametrize(
+    ("run_s", "asked", "held"),
+    [
+        (6.0, {}, 1_200),  # 200 tokens a second
+        (60.0, {}, 9_000),
+        (0.2, {}, None),  # at once, as of a server that is not there
+        (0.3, {}, 60),
+        (6.0, {"usage": {"prompt_tokens": 5, "completion_tokens": 2_000}, "guessed": True}, 2_000),
+        (6.0, {"usage": USED, "guessed": True}, 1_200),
+        (6.0, {"usage": USED}, 30),
+        (6.0, {"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, None),  # it never got there
+        (6.0, {"made": 30}, 30),
+        (0.1, {"made": 30}, 30),
+        (6.0, {"made": 30, "resumed_tokens": 20}, 10),
+        (6.0, {"made": 30, "resumed_tokens": 20, "usage": USED}, 10),
+        (6.0, {"made": 20, "resumed_tokens": 20}, 1_200),
+    ],
+)
+def test_an_attempt_that_fails_pays_for_the_time_up_to_its_limit(run_s: float, asked: Any, held: float | None) -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    after(admits, ANSWER, 1.0, CHAT)
+    found = after(admits, FAULT, run_s, {"prompt": "hi", "max_tokens": 9_000}, **asked)
+    assert found == (held if held is None else pytest.approx(held))
+
+
+def test_an_attempt_that_was_not_begun_pays_nothing() -> None:
+    admits, request, outcome = admission(Capacity(8), InFlight()), in_flight_request(), replace(FAULT)
+    admits.learn(request, outcome, 160.0)
+    assert outcome.held is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "run_s", "held"),
+    [
+        (FAULT, 6.0, math.inf),
+        (FAULT, 0.2, None),
+        (broken("it broke"), 6.0, math.inf),
+        (broken("it broke"), 0.2, 0),
+        (Finished(Status.FAILED, 400, error="{}"), 6.0, 0),
+    ],
+)
+def test_before_the_pace_is_known_a_fault_is_charged_as_expected_unless_it_comes_at_once(
+    outcome: Any, run_s: float, held: float | None
+) -> None:
+    assert after(admission(Capacity(8), InFlight()), outcome, run_s, CHAT) == held
+
+
+def test_an_answer_that_nobody_counted_pays_for_the_time_up_to_its_limit() -> None:
+    admits = admission(Capacity(8, None, 10_000), InFlight())
+    after(admits, ANSWER, 1.0, CHAT)
+    uncounted = Finished(Status.SUCCEEDED, 200, b"{}")
+    assert after(admits, uncounted, 6.0, {"prompt": "hi", "max_tokens": 9_000}) == pytest.approx(1_200)
+    assert after(admits, uncounted, 6.0, {"prompt": "hi", "max_tokens": 9}) == pytest.approx(9)
+    assert after(admits, ANSWER, 6.0, CHAT) is None
 
 
 def test_own_runs_that_write_little_make_no_run_cheap() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -228,6 +229,7 @@ def test_a_500_after_another_fault_is_tried_again() -> None:
     again = Postponed("the engine answered 500", said="CUDA error")
     assert weighed(CircuitBreaker(20), ERROR, ERROR, *NEUTRAL, ERROR) == [ERROR, again, *NEUTRAL, again]
     assert weighed(CircuitBreaker(20), FAULT, ERROR) == [FAULT, again]
+    assert weighed(CircuitBreaker(20), FAULT, replace(ERROR, held=70.0)) == [FAULT, replace(again, held=70.0)]
 
 
 def test_a_request_that_breaks_every_engine_counts_against_the_first_one_only() -> None:

@@ -185,6 +185,12 @@ async def test_what_nobody_counted_is_told_with_the_outcome_and_not_in_the_resul
     assert "held" not in item.values
 
 
+async def test_what_a_failed_attempt_is_charged_is_told_with_its_retry() -> None:
+    rig = Rig()
+    await rig.write((in_flight_request(1), Postponed("time-out", held=70.0)), (in_flight_request(2), Postponed("busy")))
+    assert [item.held for item in rig.broker.retried] == [70.0, None]
+
+
 async def test_a_result_tells_what_its_run_went_on_with() -> None:
     rig, one = Rig(), in_flight_request()
     await rig.write((one, Finished(**{**vars_of(success()), "resumed_tokens": 7})))

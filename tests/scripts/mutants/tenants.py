@@ -56,6 +56,20 @@ MUTANTS = (
         caught_by="tenants.a_cancelled_run_that_nobody_counted_is_not_free",
     ),
     Mutant(
+        "tenants: a failed attempt is charged for its time in the engine",
+        caught_by="tenants.each_attempt_is_charged_and_the_one_that_is_answered_too",
+    ),
+    Mutant(
+        "retry_later: an attempt is charged whatever becomes of its request",
+        caught_by="tenants.each_attempt_is_charged_and_the_one_that_is_answered_too",
+    ),
+    Mutant(
+        "tenants: an answer that nobody counted is charged like all else",
+        "elseif run.waited_ms then",
+        "elseif status ~= 'succeeded' and run.waited_ms then",
+        "tenants.an_answer_that_nobody_counted_is_charged_for_its_time_in_the_engine",
+    ),
+    Mutant(
         "tenants: who comes back starts at the lowest level",
         "math.max(tokens or 0, t.level(lane) - credit), true)",
         "tokens or 0, true)",
@@ -111,8 +125,8 @@ MUTANTS = (
     ),
     Mutant(
         "tenants: lost work is not charged",
-        "math.min(generated or 0, charge.cost)",
-        "math.min(generated or charge.cost, charge.cost)",
+        "stays = stays or 0",
+        "stays = stays or charge.cost",
         "tenants.work_lost_with_a_worker_is_counted_and_not_charged",
     ),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -34,11 +35,13 @@ from streamfleet.worker.credit import (
 from streamfleet.worker.engine.base import Engine
 from streamfleet.worker.giving_way import URGENT, Running, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
-from streamfleet.worker.outcome import Finished, Outcome, tokens_used
+from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
 from streamfleet.worker.service_times import ServiceTimes
 
 log = structlog.get_logger(__name__)
 BORROWED_AFTER_S = 60.0
+AT_ONCE_S = 0.25
+"""An engine that fails a request, or refuses it, within this time has hardly begun with it."""
 READ_AGAIN = 0.1
 """What is lost of a run that another one can go on with: which reads all again, some ten times as fast."""
 
@@ -219,20 +222,32 @@ class Admission:
                 made = len(outcome.response) // BYTES_PER_TOKEN if generated is None else generated
                 made -= outcome.resumed_tokens
                 self._typical.took(now - request.started_at, made, request.demand.sequences)
-        elif isinstance(outcome, Finished):
-            outcome.held = self._held(request, outcome, now)
+        self._charge(request, outcome, now)
         self._learn_time(request, outcome, now)
         self.policy.ended(request, outcome, now)
 
-    def _held(self, request: InFlightRequest, outcome: Finished, now: float) -> float | None:
-        """Output tokens for the time of a request without an answer in the engine; None if they were counted."""
+    def _charge(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
+        """Set what an outcome is charged for its time in the engine, where nobody has counted its tokens."""
         asked = request.asked
-        if asked is None or request.started_at is None or (outcome.usage and not asked.guessed):
-            return None
+        if asked is None or request.started_at is None:
+            return
+        run_s = now - request.started_at
         limit = output_limit(asked.body, asked.endpoint)
         most = self._engine.capacity().max_model_len or MOST_TOKENS if limit is None else limit
-        made = self._typical.made_in(now - request.started_at, most, request.demand.sequences)
-        return 0.0 if outcome.status is Status.FAILED and math.isinf(made) else made  # most are refused at once
+        held = self._typical.made_in(run_s, most, request.demand.sequences)
+        if isinstance(outcome, Finished):
+            if outcome.usage and not asked.guessed:
+                return
+            refused = outcome.http_status < HTTPStatus.INTERNAL_SERVER_ERROR or run_s < AT_ONCE_S
+            unknown = outcome.status is Status.FAILED and math.isinf(held)
+            outcome.held = 0.0 if unknown and refused else held  # most are refused at once
+        elif isinstance(outcome, Postponed):
+            seen = max(asked.made, tokens_used(asked.usage or {}, "completion_tokens") or 0) - asked.resumed_tokens
+            counted = seen > 0 if asked.usage is None else not asked.guessed
+            if counted:
+                outcome.held = seen or None
+            elif run_s >= AT_ONCE_S:
+                outcome.held = max(seen, held)
 
     def _learn_time(self, request: InFlightRequest, outcome: Outcome, now: float) -> None:
         """Learn the time from the claim of a whole run, or of one that was stopped because its deadline passed."""

@@ -222,6 +222,7 @@ class Completer:
                 self._delay(request, outcome),
                 openai_error(outcome.whole, "server_error", None, "engine_error"),
                 worker_lost=outcome.engine_died,
+                held=outcome.held,
             )
             for request, outcome in items
         ]

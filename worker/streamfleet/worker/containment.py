@@ -147,7 +147,7 @@ class CircuitBreaker:
         self.last_fault = f"the engine answered {outcome.http_status}"
         if claim.lease.attempt == 1 or self._tries_one:
             self._count(claim, now)
-        return Postponed(self.last_fault, said=_message(outcome.error)) if doubted else outcome
+        return Postponed(self.last_fault, said=_message(outcome.error), held=outcome.held) if doubted else outcome
 
     def _count(self, claim: Claim, now: float, *, enough: bool = False) -> None:
         if enough:

@@ -42,14 +42,15 @@ class Finished:
     held: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Postponed:
     """A fault that may pass: try again later, this attempt counted.
 
     ``retry_after_ms``: wait that the engine asked for. ``engine_died``: this worker ends, so another one may try at
     once.
     ``engine_hangs``: the engine answers no request for now. ``said``: the engine's own words, which may repeat the
-    request: for its owner only, never for a log. ``partial``: output from which another run can go on.
+    request: for its owner only, never for a log. ``partial``: output from which another run can go on. ``held``: as of
+    `Finished`, for which the tenant is charged, with the prompt; None if nothing is charged.
     """
 
     reason: str
@@ -58,6 +59,7 @@ class Postponed:
     engine_hangs: bool = False
     said: str = ""
     partial: Partial | None = None
+    held: float | None = None
 
     @property
     def whole(self) -> str:

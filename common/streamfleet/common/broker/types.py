@@ -279,8 +279,8 @@ class Completion:
         values: further fields of the result hash; for a streamed request also `streamed`, its number of chunks.
         reply: the caller's reply stream, or empty.
         error: JSON of the OpenAI error for the dead letter; empty with success.
-        held: output tokens that a run without an answer is charged for its time in the engine, if `usage` does not tell
-            more; infinite for as many as were expected when it was picked; None if `usage` has all.
+        held: output tokens that a run which nobody counted is charged for its time in the engine, if `usage` does not
+            tell more; infinite for as many as were expected when it was picked; None if `usage` has all.
     """
 
     lease: Lease
@@ -321,12 +321,15 @@ class Retry:
         delay_ms: ms until it is due; 0 for at once.
         error: JSON of the OpenAI error object, reported if this was the last attempt.
         worker_lost: the worker ends with this attempt, and is recorded among the workers lost with the request.
+        held: output tokens that its tenant is charged for its time in the engine, beside the prompt; infinite for as
+            many as were expected when it was picked; None if nothing is charged.
     """
 
     lease: Lease
     delay_ms: int
     error: str
     worker_lost: bool = False
+    held: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

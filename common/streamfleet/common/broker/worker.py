@@ -166,7 +166,7 @@ class WorkerBroker(HousekeepingBroker):
             result = self.keys.result(request_id)
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
             args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
-            args.append("" if item.held is None else "all" if math.isinf(item.held) else round(item.held))
+            args.append("" if item.held is None else _held(item.held))
             args += (2 * len(item.values), *chain.from_iterable(item.values.items()))
             if "streamed" in item.values:
                 tokens.append(self.keys.tokens(request_id))
@@ -260,7 +260,16 @@ class WorkerBroker(HousekeepingBroker):
 
     async def retry_later(self, worker: str, retries: Sequence[Retry], max_deliveries: int) -> list[RetryCode]:
         """Hand requests back, attempt counted; each is due after its delay (0: at once)."""
-        rows = [[*lease_row(item.lease), item.delay_ms, item.error, item.worker_lost] for item in retries]
+        rows = [
+            [
+                *lease_row(item.lease),
+                item.delay_ms,
+                item.error,
+                item.worker_lost,
+                item.held is not None and _held(item.held),
+            ]
+            for item in retries
+        ]
         codes: list[RetryCode] = []
         while rest := rows[len(codes) :]:
             args = [self._config, worker, max_deliveries, json.dumps(rest[: self.limits.at_once])]
@@ -301,3 +310,8 @@ class WorkerBroker(HousekeepingBroker):
             if group.lasting:
                 commands.append(("PEXPIRE", key, self.limits.result_ttl_ms))
         await self.connection.pipeline(commands)
+
+
+def _held(tokens: float) -> str | int:
+    """Output tokens for the time in the engine, as scripts read them."""
+    return "all" if math.isinf(tokens) else round(tokens)

@@ -2,7 +2,8 @@
 -- @include wake
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error,
---   lost]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with it.
+--   lost, held]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with
+--   it, held the output tokens for its time in the engine ('all': as many as were expected; false if nothing is charged).
 -- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: the last
 --   attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result; 0 the lease was lost.
 require_types()
@@ -16,7 +17,7 @@ local function message_of(failure)
   return read and type(value) == 'table' and type(value.error) == 'table' and tostring(value.error.message) or failure
 end
 
-local function postpone(lane, id, attempt, delay, failure, lost)
+local function postpone(lane, id, attempt, delay, failure, lost, held)
   -- @guard retry_later: the fence
   if not holds(lane, id, attempt) then return 0 end
   local fields = fetch_fields(lane, id)
@@ -25,6 +26,8 @@ local function postpone(lane, id, attempt, delay, failure, lost)
     count('vanished')
     return 0
   end
+  -- @guard retry_later: an attempt is charged whatever becomes of its request
+  refund(lane, id, nil, held)
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
   -- @guard retry_later: not what ended
@@ -44,7 +47,6 @@ local function postpone(lane, id, attempt, delay, failure, lost)
   end
   -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)
-  refund(lane, id)
   if delay > 0 then
     call('ZADD', DELAYED, string.format('%.0f', now + delay), entry_field(lane, id))
   else
@@ -59,7 +61,7 @@ end
 local codes = {}
 for i, row in ipairs(rows) do
   if i > cfg.at_once or bytes >= cfg.copied_bytes then break end
-  codes[i] = postpone(unpack(row, 1, 6))
+  codes[i] = postpone(unpack(row, 1, 7))
 end
 write_counts()
 -- @guard retry_later: somebody is woken

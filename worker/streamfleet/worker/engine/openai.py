@@ -190,17 +190,22 @@ class OpenAIEngine:
         }
         self._watchdog.entered()
         began_at = self._clock.monotonic()
+        request.used(0, 0)  # until it is sent
         try:
-            response = await self._send("POST", request.endpoint, content=body, headers=headers, parser=parser)
-        except asyncio.CancelledError:
-            if parser is not None and parser.chunks:
+            response = await self._send(
+                "POST", request.endpoint, content=body, headers=headers, asked=request, parser=parser
+            )
+            self._watchdog.stepped()
+            reply = self._judge(request, response)
+        except (asyncio.CancelledError, EngineError) as error:
+            if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
+                request.used(0, 0)
+            elif parser is not None and parser.chunks:
                 request.used(len(body) // BYTES_PER_TOKEN, parser.chunks)
                 request.guessed = True  # a chunk may hold many tokens
             raise
         finally:
             self._watchdog.left()
-        self._watchdog.stepped()
-        reply = self._judge(request, response)
         if parser is not None and parser.first_at is not None:
             reply.first_token_ms = (parser.first_at - began_at) * 1000
         return reply
@@ -264,6 +269,7 @@ class OpenAIEngine:
         path: str,
         content: bytes | None = None,
         headers: dict[str, str] | None = None,
+        asked: EngineRequest | None = None,
         parser: SseParser | None = None,
     ) -> _Answer:
         scope = asyncio.timeout(self._upstream.timeout_s)  # httpx's own time-outs restart with every byte
@@ -271,6 +277,8 @@ class OpenAIEngine:
         try:
             async with scope:
                 client = await self._free.get()
+                if asked is not None:
+                    asked.usage = None  # nobody counts from here on
                 try:
                     response = await self._read(client, method, path, content, headers, parser)
                 except BaseException:

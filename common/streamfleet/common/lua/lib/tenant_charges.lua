@@ -128,7 +128,7 @@ local function add_charges(t)
       -- Output of earlier runs that this one went on with is in its usage, and is charged already.
       cost = prompt + output - math.min(charge.kept, tonumber(run.resumed_tokens) or 0)
     -- @guard tenants: what nobody counted is charged for its time in the engine
-    elseif status ~= 'succeeded' and run.waited_ms then
+    elseif run.waited_ms then
       cost = (prompt or charge.prompt) + math.max(output, tonumber(held) or charge.cost - charge.prompt)
     end
     local record = t.change(charge.name)
@@ -140,13 +140,18 @@ local function add_charges(t)
     if prompt and status == 'succeeded' then t.learn(charge, prompt, output) end
   end
 
-  -- An entry goes back. `generated`: tokens that stay charged; nil if its worker was lost, for which nobody is charged.
-  function t.back(lane, id, generated)
+  -- An entry goes back. Of its charge stays `generated`, a number of tokens, or for a failed attempt its prompt and
+  -- `held`, output tokens for its time in the engine ('all': as many as were expected). Without both its work was lost,
+  -- for which nobody is charged.
+  function t.back(lane, id, generated, held)
     local charge, field = charge_of(lane, id)
     if not charge or charge.cost == 0 then return end
-    if not generated then t.change(charge.name).lost = t.record(charge.name).lost + charge.cost end
     -- @guard tenants: what was generated stays charged
-    local stays = math.min(generated or 0, charge.cost)
+    local stays = generated
+    -- @guard tenants: a failed attempt is charged for its time in the engine
+    if held then stays = charge.prompt + (tonumber(held) or charge.cost - charge.prompt) end
+    if not stays then t.change(charge.name).lost = t.record(charge.name).lost + charge.cost end
+    stays = stays or 0
     settle_run(lane, charge, stays)
     if charge.kept + stays > 0 then
       put_charge(field, table.concat({0, 0, charge.weight, charge.kept + stays, charge.class, charge.name}, ' '))

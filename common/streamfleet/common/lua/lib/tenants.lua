@@ -47,8 +47,8 @@ local function sharing()
   return some_tenants and tenants()
 end
 
--- A run ends before its request does. `generated`: tokens that stay charged; nil if its work was lost.
-local function refund(lane, id, generated)
+-- A run ends before its request does: see t.back.
+local function refund(lane, id, generated, held)
   local shared = sharing()
-  if shared then shared.back(lane, id, generated) end
+  if shared then shared.back(lane, id, generated, held) end
 end
