@@ -168,6 +168,9 @@ def test_an_address_is_read_in_few_ways() -> None:
     [
         ("(?=a)b", "looks around"),
         ("(?<!a)b", "looks around"),
+        ("(?<!a>)b", "looks around"),
+        ("(?<=a>)b", "looks around"),
+        ("\\p{L", "without its '}'"),
         ("(?i)b", "sets flags"),
         (r"(a)\1", r"uses \\1"),
         ("a)", "without its '\\('"),
@@ -198,6 +201,7 @@ def test_what_cannot_be_judged_says_why(pattern: str, says: str) -> None:
             r"^[^\s\S]$",
         ),
         *(r"[^\d\W_a-zA-Z]", r"[^\x00-\x7f\w\W]", r"[^\w\x00-\u{10ffff}]", r"[^\u0000-\u{10FFFF}]", r"[^\s\S\p{L}]"),
+        *(r"[^\S-\s]", r"[^\s-\S]", r"[^\x00-\x7f\u{8000}-\u{10ffff}\u{1000}-\u{7fff}\u{80}-\u{fff}]"),
         *(
             r"[^\x00-\u00e8é-\u{10ffff}]",
             r"[^é-\u{10ffff}\x00-\u00e8]",
@@ -235,7 +239,7 @@ def test_a_class_of_no_character_is_seen(pattern: str) -> None:
             r"[b-ax]",
             r"[^b-a]",
         ),
-        *(r"[\d--9]", "[^\x00-\x7f中]", r"[\u{10ffff}]"),
+        *(r"[\d--9]", "[^\x00-\x7f中]", r"[\u{10ffff}]", r"[^\x00-\x7f\d]", r"[a-\d]", r"[\w-!]"),
     ],
 )
 def test_other_classes_have_some(pattern: str) -> None:

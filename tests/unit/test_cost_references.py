@@ -68,13 +68,14 @@ ITSELF: list[Schema] = [
     # Read without escapes it is a schema of its own, and the one that a compiler takes.
     {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}, "a~1b": {"$ref": "#/$defs/a~1b"}}},
     {"$ref": "#/somewhere/else", "somewhere": {"else": {"$ref": "#/somewhere/else"}}},
+    {"$ref": "#/default", "default": {"$ref": "#/default"}},
 ]
 NOWHERE: list[Schema] = [
     {"$ref": "#/$defs/a"},
     defs(b={"type": "string"}),
     {"$ref": "#/type", "type": "string"},
     {"$ref": "#/anyOf", "anyOf": [{"type": "string"}]},
-    {"$ref": "#/anyOf/1", "anyOf": [{"type": "string"}]},
+    *({"$ref": f"#/anyOf/{step}", "anyOf": [{"type": "string"}]} for step in ("1", "x", "²", "9" * 5_000)),
     {"type": "array", "items": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/none"}]}},
 ]
 OUTSIDE: list[Schema] = [
@@ -100,6 +101,11 @@ GOOD: list[Schema] = [
     defs(a=True),
     {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}},
     {"type": "object", "properties": {"$ref": {"type": "string"}, "schema": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}},
+    {"$ref": "#/$defs/a~01b", "$defs": {"a~1b": {"type": "string"}}},
+    {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
+    defs(a={"anyOf": [], "type": "string"}),
+    # Of keywords with values of another kind, the engine tells what it thinks.
+    *({"$ref": value, "anyOf": value, "allOf": value} for value in (5, {"type": "string"}, None, [])),
     {"const": {"$ref": "#"}},
     {"enum": [{"$ref": "http://example.com"}]},
     {"type": "object", "default": {"$ref": "nothing"}, "examples": [{"$ref": "#"}]},
@@ -166,3 +172,9 @@ def test_a_schema_whose_references_say_something_passes(around: Around, schema: 
 
 def test_references_in_texts_that_are_no_json_are_the_engines_to_refuse() -> None:
     assert refusal({"guided_json": '{"$ref": "#"'}) is None
+
+
+def test_a_text_is_read_once_and_only_where_it_stands_for_a_schema() -> None:
+    assert refusal({"guided_json": json.dumps(json.dumps({"$ref": "#"}))}) is None
+    text = json.dumps({"schema": {"$ref": "#"}})
+    assert refusal({"tools": [{"function": {"name": "f", "description": text, "parameters": TREE}}]}) is None

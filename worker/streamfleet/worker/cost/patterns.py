@@ -133,14 +133,14 @@ class _Reader:
     def _escape(self) -> int:
         char = self._next()
         if char in _CLASSES:
-            self._codes = (128, _LAST) if _CLASSES[char] & OTHERS else (0, 0)
+            if _CLASSES[char] & OTHERS:
+                self._codes = (128, _LAST)
             return _CLASSES[char]
         if char in _CONTROLS:
             return mask_of(_CONTROLS[char])
         if char in "pP":
             self._braced()
-            self._codes = (0, 0)  # some, nobody knows which
-            return _ANY
+            return _ANY  # some of them, nobody knows which
         if char in "xu":
             return self._code(char)
         if char.isalnum():
@@ -176,25 +176,25 @@ class _Reader:
         found, first = 0, True
         beyond: set[tuple[int, int]] = set()
         while first or not self._skip("]"):
-            found |= self._range()
-            beyond.add(self._codes)
+            found |= self._range(beyond)
             first = False
         found = (ASCII & ~found) | (OTHERS * _leave_some(beyond)) if negated else found
         if not found:
             raise Empty("has a class of no character, so no text can match it")
         return found
 
-    def _range(self) -> int:
-        low = self._member()
-        first, _ = self._codes
+    def _range(self, beyond: set[tuple[int, int]]) -> int:
+        low, first = self._member(), self._codes
+        beyond.add(first)
         if not (self._text.startswith("-", self.at) and self._text[self.at + 1 : self.at + 2] not in ("", "]")):
             return low
         self.at += 1
-        high = self._member()
+        high, last = self._member(), self._codes
+        beyond.add(last)
         if low.bit_count() != 1 or high.bit_count() != 1:
             return low | high | mask_of("-")
-        self._codes = (first, self._codes[1])
-        return ((high << 1) - 1) & ~(low - 1) if high >= low else 0
+        beyond.add((first[0], last[1]))
+        return ((high << 1) - 1) & ~(low - 1)  # none if it runs backwards
 
     def _member(self) -> int:
         char = self._next()

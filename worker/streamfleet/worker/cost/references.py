@@ -49,7 +49,7 @@ def _schemas(name: str, field: Any) -> Iterator[dict[str, Any]]:
     while waiting:
         key, found = waiting.pop()
         if isinstance(found, str) and key in _TEXTS:
-            waiting.append(("" if key == "structural_tag" else key, _parsed(found)))
+            waiting.append((key, _parsed(found)))
         elif isinstance(found, list):
             waiting.extend((key, item) for item in found)
         elif isinstance(found, dict) and key in _SCHEMAS:
