@@ -244,3 +244,24 @@ def test_one_hang_is_enough() -> None:
     weighed(breaker, Postponed("it hangs", engine_hangs=True))
     assert not breaker.fit
     assert breaker.last_fault == "it hangs"
+
+
+def test_two_faults_of_several_send_a_worker_that_tries_one_request_back_to_rest() -> None:
+    breaker = CircuitBreaker(20)
+    breaker._rest(10.0)
+    breaker.probed(None, 10.0 + REST_S)
+    assert state(breaker) == (False, False, 1)
+    weighed(breaker, FAULT, now=30.0)
+    assert state(breaker) == (False, False, 1)
+    weighed(breaker, FAULT, tenants="b", now=30.0)
+    assert (state(breaker), breaker.wants_probe(30.0)) == ((False, False, 0), False)
+
+
+def test_tenants_that_are_counted_stay_apart_however_many_there_are() -> None:
+    """Beyond those that are counted, all others are one."""
+    breaker = CircuitBreaker(656)
+    for number in range(256):
+        breaker.weigh(FAULT, claim(number, f"t{number}"), 10.0)
+    for number in range(400):
+        breaker.weigh(FAULT, claim(number, f"t{number % 2}"), 10.0)
+    assert state(breaker) == (False, False, 0)

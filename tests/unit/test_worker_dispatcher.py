@@ -207,8 +207,42 @@ async def test_a_worker_that_leaves_takes_its_probe_with_it() -> None:
         made.dispatcher.close()
         await made.dispatcher.stop(StopReason.RELEASED, 5.0)
         assert made.runs.probes[0].cancelled()
+        last = made.shared.probe
         made.dispatcher.heed_breaker()
-        assert len(made.runs.probes) == 1
+        assert made.shared.probe is last
+
+
+async def test_a_worker_that_rests_is_not_probed_and_one_that_tries_keeps_the_request_that_tries_it() -> None:
+    async with rig() as made:
+        made.shared.breaker._rest(1_000.0)
+        made.dispatcher.heed_breaker()
+        assert (made.shared.probe, made.room.most) == (None, 0)
+        made.shared.breaker.probed(None, 1_000.0)
+        tries = in_flight_request(1)
+        await made.start(tries)
+        made.dispatcher.heed_breaker()
+        assert (made.running_now(), tries.stop_reason, made.room.most) == ({tries}, None, 1)
+        await made.end(tries, success())
+        assert made.room.most is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "at_fault"),
+    [
+        (FAULT, True),
+        (replace(cancelled(), engine_ok=False, http_status=500), True),
+        (cancelled(), False),
+        (HandedBack(), False),
+    ],
+)
+async def test_whose_request_finds_a_fault_is_probed(outcome: Outcome, at_fault: bool) -> None:
+    both = Containment(50)
+    async with rig(containment=both) as one, rig(containment=both) as other:
+        await one.fail(1)
+        request = in_flight_request(1)
+        await other.start(request)
+        await other.end(request, outcome)
+        assert (both.suspect is other.runs) == at_fault
 
 
 async def test_what_an_answer_on_its_way_brings_an_unfit_worker_goes_back() -> None:

@@ -33,11 +33,11 @@ from tests.waiting import eventually
 class Rig:
     """An executor and what it works with."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: ScriptedEngine, model: str = "") -> None:
         self.engine, self.clock, self.in_flight = engine, HandClock(), InFlight()
         self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0))
         unstreamed: Any = None
-        self.executor = Executor(engine, self.admission, unstreamed, self.clock, QueueLimits())
+        self.executor = Executor(engine, self.admission, unstreamed, self.clock, QueueLimits(), model=model)
 
     async def run(self, one: InFlightRequest) -> Outcome:
         self.in_flight.add(one)
@@ -270,6 +270,20 @@ async def test_a_probe_begins_where_the_last_success_was() -> None:
     await rig.run(in_flight_request())
     assert await rig.executor.probe() is True
     assert engine.seen[-1].endpoint == TALK
+
+
+async def test_a_refusal_tells_no_probe_where_to_begin() -> None:
+    rig = Rig(answering({TEXT: 200}))
+    await rig.run(in_flight_request())
+    assert await rig.executor.probe() is True
+    assert [each.endpoint for each in rig.engine.seen] == [TALK, TEXT]
+
+
+@pytest.mark.parametrize("model", ["", "sql"])
+async def test_a_probe_is_of_the_queues_own_model(model: str) -> None:
+    rig = Rig(answering({TEXT: 200}), model)
+    assert await rig.executor.probe() is True
+    assert rig.engine.seen[0].body.get("model", "") == model
 
 
 async def test_a_probe_that_is_cancelled_leaves_the_engine() -> None:
