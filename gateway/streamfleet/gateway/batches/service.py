@@ -169,43 +169,29 @@ class Batching:
             Conflict: the name belongs to another request.
             ApiError: the tenant's open batches are too large with it, or too many, or it is too large alone.
         """
-        now_ms, pays = await self.broker.now_ms(), lane is not Lane.LOW and caller.tokens.limit > 0
-        record = BatchRecord(
-            new_id(JOB if job else BATCH, now_ms),
-            caller.tenant or "",
-            parameters.input_file_id,
-            new_id(FILE, now_ms),
-            new_id(FILE, now_ms),
-            parameters.endpoint,
-            parameters.window,
-            lane,
-            now_ms,
-            now_ms + parameters.window_ms,
-            metadata=parameters.metadata,
-            callback_url=parameters.callback_url or "",
-            total=total,
-            payer=caller.owner if pays else "",
-            tokens_per_minute=caller.tokens.limit if pays else 0,
-        )
-        most_tokens = self.settings.gateway_batch_tokens_per_tenant
-        code, batch_id = await self._add(record, naming, parameters.window_ms)
-        match code:
-            case AddCode.NO_FILE:
-                return None
-            case AddCode.CONFLICT:
-                raise _conflict()
-            case AddCode.TOO_MUCH:
-                raise await self._quota_error(parameters.input_file_id, most_tokens)
-            case AddCode.TOO_MANY_OPEN:
-                raise too_many_batches(self.settings.gateway_batches_open_per_tenant)
-            case AddCode.TOO_MANY_KEPT:
-                raise too_many_kept(self.settings.gateway_batches_kept_per_tenant)
-            case AddCode.TOO_MANY_FILES:
-                raise too_many_files()
-            case AddCode.REPEATED:
-                return await self._require_batch(batch_id)
+        record = _new_record(JOB if job else BATCH, await self.broker.now_ms(), parameters, caller, lane, total)
+        code, known_id = await self._add(record, naming, parameters.window_ms)
+        if code is AddCode.NO_FILE:
+            return None
+        if code is AddCode.REPEATED:
+            return await self._require_batch(known_id)
+        if code is not AddCode.ACCEPTED:
+            raise await self._refusal(code, parameters.input_file_id)
         self.scheduler.wake()
         return record
+
+    async def _refusal(self, code: AddCode, input_file_id: str) -> Conflict | ApiError:
+        match code:
+            case AddCode.CONFLICT:
+                return _conflict()
+            case AddCode.TOO_MUCH:
+                return await self._quota_error(input_file_id, self.settings.gateway_batch_tokens_per_tenant)
+            case AddCode.TOO_MANY_OPEN:
+                return too_many_batches(self.settings.gateway_batches_open_per_tenant)
+            case AddCode.TOO_MANY_KEPT:
+                return too_many_kept(self.settings.gateway_batches_kept_per_tenant)
+            case _:
+                return too_many_files()
 
     async def _add(self, record: BatchRecord, naming: Naming | None, window_ms: int) -> tuple[AddCode, str]:
         """Add a batch; where the tenant has as many as are kept, the oldest that ended go first."""
@@ -297,6 +283,30 @@ class Batching:
             except Exception:
                 log.exception("files_not_cleared")
             await asyncio.sleep(SWEEP_S)
+
+
+def _new_record(
+    kind: str, now_ms: int, parameters: BatchParameters, caller: Caller, lane: Lane, total: int
+) -> BatchRecord:
+    """The record of a batch that is created now; in any lane but `low`, the caller's key pays for its tokens."""
+    pays = lane is not Lane.LOW and caller.tokens.limit > 0
+    return BatchRecord(
+        new_id(kind, now_ms),
+        caller.tenant or "",
+        parameters.input_file_id,
+        new_id(FILE, now_ms),
+        new_id(FILE, now_ms),
+        parameters.endpoint,
+        parameters.window,
+        lane,
+        now_ms,
+        now_ms + parameters.window_ms,
+        metadata=parameters.metadata,
+        callback_url=parameters.callback_url or "",
+        total=total,
+        payer=caller.owner if pays else "",
+        tokens_per_minute=caller.tokens.limit if pays else 0,
+    )
 
 
 def _conflict() -> Conflict:
