@@ -49,6 +49,13 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """A server for the tests of one file: the newest found."""
+    with RedisServer(newest(find_servers())) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="session", params=required_releases(find_servers()))
 def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of each release found. A release of a wheel that is missing is a failure, the system's is skipped."""

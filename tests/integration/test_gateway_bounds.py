@@ -11,22 +11,15 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from streamfleet.gateway.batch_records import BatchNames
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
-from tests.servers import newest
 from tests.waiting import eventually
 
 OPEN, KEPT = 4, 10
 NAMES = BatchNames("{gateway}/")
 EMOJI = "\U0001f600"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
 
 
 def gateway_in(server: RedisServer, folder: Any, at_once: int) -> Any:

@@ -45,12 +45,6 @@ LONG = chat(model="simulated", max_tokens=MOST)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def gateway(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     with gateway_on(
         server.url, tmp_path_factory.mktemp("gateway"), gateway_models="simulated=default,test-model=default"

@@ -13,14 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.producer import Client
 from tests.broker import Broker
 from tests.integration.gateway_here import gateway_here
 from tests.integration.gateway_process import GatewayProcess, gateway_on
 from tests.integration.worker_process import chat
-from tests.servers import newest
 
 PATH, BODY = "/v1/chat/completions", chat(model="m")
 ASKS = {"X-Streamfleet-Expected": "tell"}
@@ -41,12 +40,6 @@ class Waiting:
         at = await self.broker.now_ms()
         pace = {"at": at, "took": 10_000, "left": left, "span": 10_000, "came": [0] * 4, "run": 10}
         await self.broker.connection.command("HSET", self.broker.keys.sched, "pace", json.dumps(pace))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

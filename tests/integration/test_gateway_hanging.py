@@ -6,20 +6,19 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from streamfleet.gateway.batch_records import BATCH, FILE, new_id
 from tests.fault.proxy import Proxy
 from tests.integration.gateway_here import gateway_here
 from tests.integration.gateway_process import add_key
 from tests.integration.worker_process import chat
-from tests.servers import newest
 
 WITHIN_S = 3.5
 """Two seconds, and what a busy machine takes for a hundred callers at once."""
@@ -50,12 +49,6 @@ CALLS: list[Call] = [
 ]
 LOOKS: list[Call] = [("GET", "/v1/models", {}), ("GET", "/v1/models/simulated", {})]
 """Calls that read nothing but the workers, which is not done again within two seconds."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
 
 
 @pytest.fixture

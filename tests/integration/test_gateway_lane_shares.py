@@ -12,21 +12,14 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
-from tests.servers import newest
 from tests.waiting import eventually
 
 LIMIT, SHARE = 40, 20
 WAITS = {"X-Streamfleet-On-Disconnect": "continue", "X-Streamfleet-Ttl": "1h"}
 SAID = "other tenants use it"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

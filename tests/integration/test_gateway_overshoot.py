@@ -13,25 +13,18 @@ import openai
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
 from tests.integration.batch_lines import line, start, write
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.integration.worker_in_process import worker_inside
-from tests.servers import newest
 from tests.waiting import eventually
 
 LIMIT, CONTEXT, AT_ONCE = 1_000, 2_048, 20
 CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "hi"}], "ignore_eos": True}
 TEXT = {"model": "simulated", "prompt": "hi", "ignore_eos": True}
 CHATS, TEXTS = "/v1/chat/completions", "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

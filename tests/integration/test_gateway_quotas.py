@@ -8,22 +8,15 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.cli.demo.server import RedisServer
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
-from tests.servers import newest
 from tests.waiting import eventually
 
 TOGETHER = 4_000
 TOKENS = 250
 """At four bytes each, a file of 1,000 bytes."""
 WINDOW = {"endpoint": CHAT, "completion_window": "24h"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer(newest(find_servers())) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
