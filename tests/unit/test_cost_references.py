@@ -87,6 +87,7 @@ OUTSIDE: list[Schema] = [
     {"$ref": "#name", "$defs": {"a": {"$anchor": "name", "type": "string"}}},
     {"type": "object", "properties": {"x": {"items": {"$ref": "x" * 1_000}}}},
 ]
+OTHER_KINDS: list[Any] = [5, {"type": "string"}, None, []]
 GOOD: list[Schema] = [
     TREE,
     {"type": "array", "items": {"$ref": "#"}},
@@ -105,7 +106,7 @@ GOOD: list[Schema] = [
     {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
     defs(a={"anyOf": [], "type": "string"}),
     # Of keywords with values of another kind, the engine tells what it thinks.
-    *({"$ref": value, "anyOf": value, "allOf": value} for value in (5, {"type": "string"}, None, [])),
+    *({"$ref": value, "anyOf": value, "allOf": value} for value in OTHER_KINDS),
     {"const": {"$ref": "#"}},
     {"enum": [{"$ref": "http://example.com"}]},
     {"type": "object", "default": {"$ref": "nothing"}, "examples": [{"$ref": "#"}]},

@@ -1,4 +1,4 @@
-"""Clients of a gateway's queues, while the gateway ends."""
+"""Connections and clients of a gateway: few seconds of patience, shared work, and their end with the gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,38 @@ import pytest
 
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.settings import QueueSettings, load
+from streamfleet.common.settings_gateway import GatewaySettings, WebhookSettings
 from streamfleet.gateway import queues
+from streamfleet.gateway.gateway import open_gateway_broker
+from streamfleet.gateway.queues import ANSWER_S, PATIENCE_S, Shared
+from streamfleet.gateway.webhooks.service import open_webhook_broker
+
+
+def test_each_connection_has_the_patience_of_a_gateway() -> None:
+    settings = load(QueueSettings)
+    for broker in (
+        open_gateway_broker(settings, load(GatewaySettings)),
+        open_webhook_broker(settings, load(WebhookSettings)),
+    ):
+        connection = broker.connection
+        assert (connection._patience_s, connection.answer_timeout_s) == (PATIENCE_S, ANSWER_S)
+
+
+async def test_a_caller_that_leaves_takes_no_work_from_the_others() -> None:
+    shared, may_end, begun = Shared[int](), asyncio.Event(), 0
+
+    async def work() -> int:
+        nonlocal begun
+        begun += 1
+        await may_end.wait()
+        return 7
+
+    first, second = (asyncio.create_task(shared.run("a", work)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    may_end.set()
+    assert (await asyncio.wait_for(second, 5), begun) == (7, 1)
 
 
 @pytest.mark.parametrize("opens", [True, False])

@@ -242,7 +242,8 @@ async def test_whose_request_finds_a_fault_is_probed(outcome: Outcome, at_fault:
         request = in_flight_request(1)
         await other.start(request)
         await other.end(request, outcome)
-        assert (both.suspect is other.runs) == at_fault
+        found: Any = both.suspect
+        assert (found is other.runs) == at_fault
 
 
 async def test_what_an_answer_on_its_way_brings_an_unfit_worker_goes_back() -> None:
