@@ -13,6 +13,7 @@ import pytest
 from streamfleet.cli.demo.server import free_port
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.producer import Client
 
 NOWHERE = "redis://127.0.0.1:1"
 
@@ -88,6 +89,25 @@ async def test_no_try_begins_after_the_patience(monkeypatch: pytest.MonkeyPatch)
         await connection.command("GET", "x")
     assert 1.0 < time.monotonic() - began < 2.5
     await connection.close()
+
+
+async def test_without_patience_there_is_one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, tries = Connection(NOWHERE, 0), list[object]()
+
+    async def once(*given: object) -> None:
+        tries.append(given)
+        raise BrokerUnavailable("no answer")
+
+    monkeypatch.setattr(connection, "_once", once)
+    with pytest.raises(BrokerUnavailable):
+        await connection.command("GET", "x")
+    assert len(tries) == 1
+    await connection.close()
+
+
+def test_another_client_has_the_same_patience() -> None:
+    another = Client(NOWHERE, patience_s=2.0, answer_timeout_s=1.2).another()
+    assert (another._patience_s, another._answer_timeout_s) == (2.0, 1.2)
 
 
 async def test_a_ping_without_such_a_limit_is_one_try() -> None:
