@@ -44,7 +44,7 @@ end
 return all
 """
 
-_EXPIRING = re.compile(r"(result|reply|request|tokens|named|home):|maintain$")
+_EXPIRING = re.compile(r"(result|reply|request|tokens|named|home|ended):|maintain$")
 
 
 async def read(connection: Connection, keys: Keys) -> Dump:

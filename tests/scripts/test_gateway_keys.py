@@ -214,6 +214,27 @@ async def test_the_same_request_is_reserved_for_once(keys: Keys) -> None:
     assert await left(keys) == 100
 
 
+async def test_what_is_remembered_as_settled_is_bounded_by_key(redis_url: str) -> None:
+    async with emptied(redis_url) as keys:
+        await keys.add(tokens=100)
+        command, settled = keys.broker.connection.command, f"{{gateway}}/settled:{ID}"
+        for name in ("sent-again", "oldest"):
+            held = replace(NAMED, id=name)
+            await settle(keys, await reserve(keys, 1, held), 1, held)
+        await command("DEL", "{gateway}/reserved:default/sent-again")
+        await reserve(keys, 1, replace(NAMED, id="sent-again"))
+        await command("RPUSH", settled, *(f"default/more-{number}" for number in range(99_998)))
+        for name in ("next", "last"):
+            assert await command("EXISTS", "{gateway}/reserved:default/oldest")
+            held = replace(NAMED, id=name)
+            await settle(keys, await reserve(keys, 1, held), 1, held)
+        assert await command("LLEN", settled) == 100_000
+        assert 0 < await command("PTTL", settled) <= REMEMBER_MS
+        assert not await command("EXISTS", "{gateway}/reserved:default/oldest")
+        assert await command("EXISTS", "{gateway}/reserved:default/sent-again"), "it is no settled one any more"
+        assert await command("EXISTS", "{gateway}/reserved:default/last")
+
+
 async def test_a_named_request_is_remembered_as_settled(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
     await keys.add(tokens=100)
     first = await reserve(keys, 50, NAMED)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from streamfleet.common.broker.types import Completion, Home, Lease, Pulled, Retry, Rooms, TenantRule, TokenGroup
@@ -169,7 +170,19 @@ async def work(guarded: Guarded, url: str) -> None:
         await later(admin, me, guarded, url)
         await streams(admin, me)
         await cancels(admin, me)
+        await ends_many(admin, me)
         await leaves(admin, me)
+
+
+async def ends_many(admin: Broker, me: Broker) -> None:
+    """Requests of an API key that end: of their results, the oldest goes."""
+    small = type(me)(me.connection, me.keys, replace(me.limits, tenant_result_bytes=1))
+    for i in range(2):
+        await add(admin, Lane.HIGH, f"{NOW}-{90 + i}", id=f"many-{i}", tenant="a", bounded="1")
+        lease = await claim(small)
+        await small.complete("w1", [Completion(lease, Status.SUCCEEDED, {"tenant": "a", "bounded": "1"})])
+    left = await admin.connection.command("LRANGE", me.keys.ended("a"), 0, -1)
+    assert [each.split()[2] for each in left] == [b"many-1"]
 
 
 async def waits(admin: Broker, me: Broker) -> None:
@@ -279,8 +292,6 @@ async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) ->
 
 
 def _at(broker: Broker, now_ms: int) -> Any:
-    from dataclasses import replace
-
     return replace(broker.limits, now_ms=now_ms)
 
 
@@ -509,6 +520,9 @@ async def serve(guarded: Guarded, url: str) -> None:
         assert reserved.code is ReserveCode.TAKEN
         await me.look_in(held.name, 0)
         assert [due.held for due in await me.due(9, 9)] == [held]
+        async with guarded.broker() as admin:
+            known = (f"default/{number}" for number in range(100_000))
+            await admin.connection.command("RPUSH", me.names.settled(record.id), *known)
         assert await me.settle(record.id, held, reserved.serial, 4, 1_000)
         await in_debt(me, secret, record.id)
         assert await operator.records() == [record]

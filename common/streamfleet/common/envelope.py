@@ -96,6 +96,7 @@ READERS: Mapping[bytes, Callable[[str, str], Any]] = {
     b"session": check_label,
     b"program": check_label,
     b"stream": _flag,
+    b"bounded": _flag,
     b"if_late": _if_late,
     b"traceparent": lambda value, _: check_traceparent(value),
     b"meta": _meta,

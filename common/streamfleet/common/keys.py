@@ -80,6 +80,10 @@ class Keys:
         """Stream of notifications for one client."""
         return f"{self.base}reply:{client}"
 
+    def ended(self, tenant: str) -> str:
+        """List of a tenant's `bounded` requests that have ended, each with the bytes of all up to it, with TTL."""
+        return f"{self.base}ended:{tenant}"
+
     def tokens(self, request_id: str) -> str:
         """Stream of partial output of one request."""
         return f"{self.base}tokens:{request_id}"

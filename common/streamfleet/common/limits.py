@@ -21,6 +21,7 @@ class QueueLimits:
         lane_tenant_percent: most of these two limits, in percent, that one tenant may have waiting while others use the
             queue.
         result_ttl_ms: time for which results and their ids are kept.
+        tenant_result_bytes: most bytes of results that are kept of one tenant's `bounded` requests.
         waiting_ttl_ms: time for which the id of a request that has not ended is kept, if longer.
         dead_ttl_ms: time for which dead letters are kept.
         judge_deadlines: "on" if a worker does not start what cannot be done by its deadline, else "off".
@@ -50,6 +51,7 @@ class QueueLimits:
     lane_bytes: int = 1_073_741_824
     lane_tenant_percent: int = 50
     result_ttl_ms: int = 86_400_000
+    tenant_result_bytes: int = 268_435_456
     waiting_ttl_ms: int = 2_592_000_000
     dead_ttl_ms: int = 604_800_000
     judge_deadlines: str = "off"
@@ -89,6 +91,6 @@ class QueueLimits:
 IN_SCRIPTS = (
     *("result_ttl_ms", "record_ttl_ms", "dead_ttl_ms", "patience_ms", "dead_cap", "dead_bytes", "reply_cap"),
     *("max_entry_bytes", "shares", "watchers", "at_once", "copied_bytes", "taken_bytes", "notices_cap", "now_ms"),
-    "rank_by_program",
+    *("rank_by_program", "tenant_result_bytes"),
 )
 """Limits that the scripts get by name, as `cfg` in lua/lib/keys.lua."""

@@ -23,6 +23,7 @@ OF_WORKERS = ("lease_ms", "max_deliveries", "retry_max_ms")
 NAMES = (
     *OF_WORKERS,
     "result_ttl_ms",
+    "tenant_result_bytes",
     "waiting_ttl_ms",
     "patience_ms",
     "judge_deadlines",

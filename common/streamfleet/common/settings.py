@@ -89,6 +89,14 @@ class QueueSettings(Group):
     )
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
     result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
+    tenant_result_bytes: int = Field(
+        268_435_456,
+        ge=1_048_576,
+        description=(
+            "Most memory of Redis that ended requests of one tenant's API keys may take, in bytes: results, ids and "
+            "streamed tokens. Those that ended first go before their time."
+        ),
+    )
     waiting_ttl_ms: int = Field(
         2_592_000_000,
         ge=1_000,

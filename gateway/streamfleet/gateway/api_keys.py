@@ -53,6 +53,10 @@ class GatewayNames:
         """Hash of one request's reservation of tokens."""
         return f"{self.base}reserved:{name}"
 
+    def settled(self, key_id: str) -> str:
+        """List of a key's reservations that are remembered as settled, the oldest first."""
+        return f"{self.base}settled:{key_id}"
+
     def allowance(self, key_id: str) -> str:
         """Hash of a key's remaining allowances; expires an hour after its last use."""
         return f"{self.base}left:{key_id}"

@@ -143,6 +143,7 @@ class RequestParameters:
             stream=stream,
             traceparent=self.traceparent,
             if_late=REFUSE if refuse_late else None,
+            bounded=True,
         )
 
 

@@ -372,7 +372,11 @@ async def stream(request: Request, request_id: str) -> Response:
     context = await authenticate(request, requests=1)
     client = await _find_client(context.gateway, request_id) if belongs_to(context.caller.owner, request_id) else None
     if client is None:
-        raise ApiError(404, "there is no such request, or it is not yours", "request_not_found", param="request_id")
+        text = (
+            "there is no such request, it is not yours, or it ended too long ago: results are kept for a time, "
+            "and while they are among the newest of their tenant"
+        )
+        raise ApiError(404, text, "request_not_found", param="request_id")
     context.call.set_request_id(request_id)
     handle, tells = client.handle(request_id), read_tells_expected(request.headers)
     if tells:

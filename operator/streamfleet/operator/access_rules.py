@@ -294,6 +294,9 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby, keys.home)),
         Grant(("hsetnx", "hset", "hmget", "hgetall", "hexists", "exists"), p.of(BOTH, keys.result)),
         Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens, keys.home)),
+        # Ended requests of API keys, which are bounded by tenant
+        Grant(("lindex", "lpop", "rpush", "pexpire"), p.of(BOTH, keys.ended)),
+        Grant(("memory|usage",), p.of(READ, keys.result, keys.tokens)),
         Grant(("xadd",), p.of(WRITE, keys.reply, keys.tokens, keys.dead, keys.cancels, keys.wake)),
         Grant(("exists",), p.of(READ, keys.tokens)),
         Grant(("xtrim",), p.of(WRITE, keys.dead)),
@@ -362,6 +365,7 @@ def _gateway(p: Patterns) -> list[Grant]:
         Grant(("hmget", "hset", "pexpire"), p.beside(BOTH, "left:*")),
         Grant(("hmget", "hset", "hgetall", "hincrby", "pexpire", "del"), p.beside(BOTH, "reserved:*")),
         Grant(("zadd", "zrem", "zrangebyscore"), p.beside(BOTH, "reservations")),
+        Grant(("rpush", "lpop", "pexpire"), p.beside(BOTH, "settled:*")),
         *_files_and_batches(p),
         *_webhooks(p),
     ]

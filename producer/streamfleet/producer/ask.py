@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     stream: True to publish tokens as they are generated: see `Handle.stream`.
     traceparent: W3C trace context, carried to the result.
     meta: text, or an object that is sent as JSON text; carried to the result.
+    bounded: True if it counts to what its tenant's ended requests may take of Redis: the setting tenant_result_bytes.
     """
 
     lane: Lane | str
@@ -63,6 +64,7 @@ class Options(TypedDict, total=False):
     stream: bool
     traceparent: str | None
     meta: str | Mapping[str, Any] | None
+    bounded: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ class Ask:
     stream: bool = False
     traceparent: str | None = None
     meta: str | Mapping[str, Any] | None = None
+    bounded: bool = False
 
 
 _FIELDS = frozenset(field.name for field in fields(Ask))
@@ -221,6 +224,8 @@ def _carry(ask: Ask, fields: dict[str, bytes]) -> None:
         fields["traceparent"] = _traceparent(ask.traceparent).encode()
     if ask.meta is not None:
         fields["meta"] = _meta(ask.meta)
+    if ask.bounded:
+        fields["bounded"] = b"1"
 
 
 def encode_body(body: Mapping[str, Any]) -> tuple[bytes, str]:

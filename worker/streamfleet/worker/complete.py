@@ -34,7 +34,7 @@ MOST_AT_ONCE = 128
 REFUSED_AGAIN_S = 1.0
 RESPONSE_BYTES_AT_ONCE = 4_194_304
 ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and Redis serves nobody else meanwhile
-_CARRIED = tuple((name.encode(), name) for name in ("tenant", "session", "traceparent", "meta"))
+_CARRIED = tuple((name.encode(), name) for name in ("tenant", "session", "traceparent", "meta", "bounded"))
 _usage = jsontext.encoder(ascii_only=True, sort_keys=False, allow_nan=True)
 T = TypeVar("T")
 

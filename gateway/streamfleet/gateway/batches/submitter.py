@@ -346,6 +346,7 @@ class Submitter:
             deadline=batch.deadline_ms,
             endpoint=batch.endpoint,
             tenant=batch.tenant or None,
+            bounded=True,
         )
         client = await self._claimed.dependencies.queues.client(queue)
         try:

@@ -237,7 +237,8 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         Returns:
             False if it was settled before, or another sender of the same request still needs the reservation.
         """
-        keys = [self.names.allowance(key_id), self.names.reservation(held.name), self.names.reservations]
+        names = self.names
+        keys = [names.allowance(key_id), names.reservation(held.name), names.reservations, names.settled(key_id)]
         args = [held.name, "" if used is None else used, remember_ms, self._clock(), serial]
         return int(await self.connection.script("gateway_settle", keys, args)) == 1
 

@@ -1,6 +1,7 @@
 -- @include bucket
 -- Settle a reservation once, for the first caller: charge the used tokens instead of the reserved ones.
--- KEYS: 1 allowance of the key, a hash; 2 the reservation, a hash; 3 reservations by the time of their next check.
+-- KEYS: 1 allowance of the key, a hash; 2 the reservation, a hash; 3 reservations by the time of their next check; 4 the key's
+--   reservations that are remembered as settled, a list: 100,000 of them.
 -- ARGV: 1 name of the reservation; 2 tokens used, or '' from a sender whose request was refused: the last of these
 --   senders returns everything; 3 time for which a named request's reservation stays marked as settled (ms), so that
 --   sending it again costs nothing; 4 epoch ms in place of the server's, or ''; 5 serial of the reservation.
@@ -21,6 +22,12 @@ keep_left(KEYS[1], 'tokens', math.min(capacity, left + reserved - used), capacit
 if ARGV[2] ~= '' and found[4] == '1' then
   redis.call('HSET', KEYS[2], 'used', ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
+  local known = redis.call('RPUSH', KEYS[4], ARGV[1])
+  redis.call('PEXPIRE', KEYS[4], ARGV[3])
+  local oldest = known > 100000 and redis.call('LPOP', KEYS[4])
+  local key = oldest and string.sub(KEYS[2], 1, -#ARGV[1] - 1) .. oldest
+  -- @guard settle: what is settled is bounded by key
+  if key and redis.call('HMGET', key, 'used')[1] then redis.call('DEL', key) end
 else
   redis.call('DEL', KEYS[2])
 end

@@ -19,7 +19,7 @@ MOST_NAMED = 3
 ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("ping", "info", "time", "client|id", "dbsize", "readonly"), ""),
     **dict.fromkeys(("cluster|slots", "cluster|shards", "cluster|nodes"), ""),
-    **dict.fromkeys(("xlen", "zcard", "zpopmin", "hgetall", "hkeys", "hlen", "llen"), KEY),
+    **dict.fromkeys(("xlen", "zcard", "zpopmin", "hgetall", "hkeys", "hlen", "llen", "lpop"), KEY),
     **dict.fromkeys(
         ("get", "mget", "del", "exists", "type", "pttl", "memory|usage", "xinfo|groups", "xinfo|stream"), KEY
     ),
@@ -32,6 +32,7 @@ ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("xpending", "xinfo|consumers"), f"{KEY} workers"),
     **dict.fromkeys(("zrangebylex", "zrevrangebylex", "zlexcount", "zremrangebylex"), f"{KEY} - +"),
     "lrange": f"{KEY} 0 1",
+    "lindex": f"{KEY} 0",
     "getbit": f"{KEY} 0",
     "setbit": f"{KEY} 0 1",
     "select": "0",

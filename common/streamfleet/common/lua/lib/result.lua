@@ -4,9 +4,9 @@
 local RESULT_FIELDS = {
   'status', 'response', 'error', 'finished_ms', 'lane', 'entry', 'enqueued_ms', 'attempt', 'http_status', 'worker',
   'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'tenant', 'session', 'traceparent',
-  'meta', 'streamed', 'resumed_tokens', 'passed_ms',
+  'meta', 'streamed', 'resumed_tokens', 'passed_ms', 'bounded',
 }
-local CARRIED = {'tenant', 'session', 'traceparent', 'meta'}   -- fields of the entry
+local CARRIED = {'tenant', 'session', 'traceparent', 'meta', 'bounded'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
 local told = {}
 -- @begin
@@ -99,8 +99,44 @@ local function end_tokens(request_id, status, words)
   if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
 end
 
--- Refused while a cluster slot moves: then the record stays longer.
-local function keep_record(request_id, life) redis.pcall('PEXPIRE', record_key(request_id), life) end
+-- Requests with `bounded`, those that come from an API key, leave no more than `tenant_result_bytes` of their tenant in
+-- Redis: those that ended first go first, but never the newest. They live on for a minute, those above 64 KiB for ten
+-- seconds: somebody may be about to read them, and gateways look twice a minute for what they have to charge.
+-- The list `ended:<tenant>` has '<bytes of all up to this one> <its bytes> <id>' of each.
+-- `values`: n field-value pairs of a result that was written.
+local function bound_tenant(request_id, values, n)
+  local tenant, bounded
+  for i = 1, n, 2 do
+    if values[i] == 'tenant' then tenant = values[i + 1] elseif values[i] == 'bounded' then bounded = values[i + 1] end
+  end
+  if bounded ~= '1' or (tenant or '') == '' then return end
+  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 400   -- those of its record, and in this list
+  local last = redis.pcall('LINDEX', key, -1)
+  -- @guard bounded: a list that was overwritten by hand is begun anew
+  if type(last) == 'table' then redis.pcall('PEXPIRE', key, 0) end
+  for _, each in ipairs({result_key(request_id), tokens_key(request_id)}) do
+    local used = redis.pcall('MEMORY', 'USAGE', each, 'SAMPLES', 0)
+    bytes = bytes + (tonumber(used) or 0)
+  end
+  local total = (tonumber(type(last) == 'string' and string.match(last, '^%d+') or 0)) + bytes
+  redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, bytes, request_id))
+  -- @guard bounded: the list goes with its results
+  redis.pcall('PEXPIRE', key, cfg.result_ttl_ms)
+  for _ = 1, 2000 do   -- more: with the next one
+    local first = redis.pcall('LINDEX', key, 0)
+    local upto, own, id = string.match(type(first) == 'string' and first or '', '^(%d+) (%d+) (.+)$')
+    if id and (total - upto + own <= cfg.tenant_result_bytes or total <= tonumber(upto)) then return end
+    if type(redis.pcall('LPOP', key)) ~= 'string' then return end
+    local grace_ms = math.min(id and tonumber(own) > 65536 and 10000 or 60000, cfg.result_ttl_ms)
+    -- @guard bounded: what ended first goes
+    if id and redis.pcall('PEXPIRE', result_key(id), grace_ms) == 1 then
+      -- @guard bounded: an id goes with its result
+      redis.pcall('PEXPIRE', record_key(id), grace_ms)
+      -- @guard bounded: tokens go with their result
+      redis.pcall('PEXPIRE', tokens_key(id), grace_ms)
+    end
+  end
+end
 
 -- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
 -- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
@@ -116,13 +152,15 @@ local function publish_pairs(request_id, status, values, n, reply, tokens, new, 
   end
   if first == 0 then return false end
   -- @guard finish: an id goes with its result
-  keep_record(request_id, life or cfg.result_ttl_ms)
+  redis.pcall('PEXPIRE', record_key(request_id), life or cfg.result_ttl_ms)   -- refused while a cluster slot moves: it stays longer
   local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
   call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
   -- @guard publish: results expire
   call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
+  -- @guard bounded: by its tenant
+  bound_tenant(request_id, values, n)
   if mark then
     -- More may be added to the result of a cancelled request.
     local ok, refusal = pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)
@@ -145,11 +183,13 @@ end
 -- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
 local function add_to_result(request_id, given)
   local values = {}
-  add_fields(values, 0, given)
+  local n = add_fields(values, 0, given)
   -- @guard discard duplicate: a cancel is counted with its entry
   call('HSET', result_key(request_id), unpack(values))
   call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
-  keep_record(request_id, cfg.result_ttl_ms)
+  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)
+  -- @guard bounded: cancelled ones too
+  bound_tenant(request_id, values, n)
 end
 
 -- Ends the tokens of a request whose result was written without knowing that there are readers.
