@@ -46,6 +46,12 @@ WORKER = Dashboard(
             "reqps",
         ),
         Panel(
+            "Through vLLM's application",
+            "Requests a second that went through vLLM's HTTP application, which takes longer, and why.",
+            [rate("streamfleet_engine_by_application_total", "reason", ONE)],
+            "reqps",
+        ),
+        Panel(
             "Tried again, handed back, dropped",
             "Requests a second that went back after a fault, went back untried, or ended at the pull.",
             [
