@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ENGINES = ("tests/contract/", "tests/e2e/test_demo.py", "tests/e2e/test_vllm")
+ENGINES = ("tests/contract/", "tests/e2e/test_bench_front_end.py", "tests/e2e/test_demo.py", "tests/e2e/test_vllm")
 """Two engines at once would share memory and cores that each takes for its own."""
 COSTLY_FIXTURES = (
     "tests/e2e/test_packaging",

@@ -21,11 +21,7 @@ local function postpone(lane, id, attempt, delay, failure, lost, held)
   -- @guard retry_later: the fence
   if not holds(lane, id, attempt) then return 0 end
   local fields = fetch_fields(lane, id)
-  if not fields then
-    remove_entry(lane, id)
-    count('vanished')
-    return 0
-  end
+  if not fields then remove_entry(lane, id); count('vanished'); return 0 end
   -- @guard retry_later: an attempt is charged whatever becomes of its request
   refund(lane, id, nil, held)
   local entry = read_entry(lane, id, fields)
