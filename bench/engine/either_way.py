@@ -27,13 +27,13 @@ def by_application(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGUSR1)
 
 
-def main() -> int:
-    """Run a worker, by its settings."""
+def listen() -> None:
+    """Heed the signals."""
     plain = direct.not_plain
     signal.signal(signal.SIGUSR1, lambda *_: setattr(direct, "not_plain", plain))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(direct, "not_plain", lambda _: ByApplication.NO_OTHER_WAY))
-    return run_worker()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    listen()
+    sys.exit(run_worker())

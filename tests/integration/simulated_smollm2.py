@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from bench.engine.either_way import listen
 from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.common.settings import EngineSettings, load_all
 from streamfleet.worker.engine.base import Engine
@@ -16,4 +17,5 @@ def make_engine(settings: EngineSettings, max_sequences: int, reserve: int) -> E
 
 
 if __name__ == "__main__":
+    listen()
     sys.exit(run_worker(*load_all(engine="simulated", health_port=0), make_engine))

@@ -15,7 +15,7 @@ from bench.gateway.beside import simulated
 from bench.gateway.figures import DIRECT
 from bench.gateway.many import MODEL, Load
 from bench.gateway.stage import staged
-from bench.gpu.pieces import ANSWERS, DRY_SIZES, KILL, STREAMS, WORKER, Killable, batch_sizes, pieces, speed_of
+from bench.gpu.pieces import ANSWERS, DRY_SIZES, KILL, ROUND, STREAMS, WORKER, Killable, batch_sizes, pieces, speed_of
 from streamfleet.cli.demo.model import MODEL_NAME
 
 SIZES = replace(
@@ -31,7 +31,7 @@ SIZES = replace(
 def test_the_pieces_of_the_worker() -> None:
     with staged({"STREAMFLEET_ENGINE": "simulated"}, module="tests.integration.simulated_smollm2") as stage:
         found = {each.name: each.measure(Killable(stage, None)) for each in pieces(SIZES) if each.engine == WORKER}
-    assert list(found) == [ANSWERS, speed_of(WORKER), STREAMS, KILL]
+    assert list(found) == [ANSWERS, speed_of(WORKER), speed_of(ROUND), STREAMS, KILL]
     assert (found[ANSWERS]["asked"], found[ANSWERS]["answered"]) == (4, 4)
     speeds = found[speed_of(WORKER)]["at_once"]
     assert {count: each[0]["output_tokens"] for count, each in speeds.items()} == {"2": 8, "6": 24}

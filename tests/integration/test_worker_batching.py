@@ -14,7 +14,7 @@ from streamfleet.common.results import Result
 from streamfleet.worker import pull
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
-from streamfleet.worker.pull import AT_ONCE
+from streamfleet.worker.pull import AT_ONCE, FIRST_AT_ONCE
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -43,17 +43,18 @@ async def test_a_large_engine_is_filled_a_part_at_a_time(fleet: Fleet, monkeypat
     wished: list[int] = []
     original = WorkerBroker.pull
 
-    async def listening(self: WorkerBroker, worker: str, wanted: Rooms, *words: Any, **more: Any) -> Pulled:
-        wished.append(max(wanted.lanes))
+    async def listening(self: WorkerBroker, worker: str, wanted: Rooms | int, *words: Any, **more: Any) -> Pulled:
+        if isinstance(wanted, Rooms):  # not the housekeeping's, which takes nothing
+            wished.append(max(wanted.lanes))
         return await original(self, worker, wanted, *words, **more)
 
     monkeypatch.setattr(WorkerBroker, "pull", listening)
-    slots = 2 * AT_ONCE + 10
+    slots = FIRST_AT_ONCE + 2 * AT_ONCE + 10
     profile = Profile("large, for tests", 0.0, ((1, 100), (slots, 100 * slots)), slots, 10_000_000, 8_192, jitter=0.0)
     await fleet.add_many(slots + 10, chat(60))
     async with worker_inside(fleet.url, SimulatedEngine(profile), prefetch=0):
         await fleet.runs({"w1": slots})
-    assert wished[:3] == [AT_ONCE, AT_ONCE, 10]
+    assert wished[:4] == [FIRST_AT_ONCE, AT_ONCE, AT_ONCE, 10]
 
 
 async def test_a_freed_slot_is_filled_at_once(fleet: Fleet) -> None:

@@ -74,7 +74,11 @@ async def test_what_is_given_up_after_faults(fleet: Fleet) -> None:
 
 def bounded(page: str) -> None:
     """Labels have values of the known few."""
-    allowed = {"lane": {*LANES}, "status": STATUSES, "reason": {*metrics.Reason, *metrics.WASTED_REASONS}}
+    allowed = {
+        "lane": {*LANES},
+        "status": STATUSES,
+        "reason": {*metrics.Reason, *metrics.WASTED_REASONS, *metrics.ByApplication},
+    }
     allowed["outcome"] = {*metrics.RECLAIM_OUTCOMES}
     for line in page.splitlines():
         if not line.startswith("streamfleet_") or "{" not in line or line.startswith("streamfleet_build_info"):

@@ -67,6 +67,7 @@ class Finishing(FleetState):
         if name in model.ghosts:
             model.end(name, "vanished", 0)
             return 0
+        model.hand_back(name, None)
         if entry.request_id in model.results:
             model.end(name, "", 0)
             return 4
@@ -79,7 +80,6 @@ class Finishing(FleetState):
             model.end(name, "expired", lease.attempt)
             return 3
         model.tries[name] = lease.attempt
-        model.hand_back(name, None)
         if delay:
             model.places[name] = ("delayed", self.now + delay)
         else:
