@@ -150,7 +150,7 @@ async def test_whatever_a_key_asks_its_ended_requests_are_bounded_and_those_of_o
         await eventually(all_ended, 60, "all requests have ended")
         found = await kept(rows, "flood")
         assert found.going > 100, "there were many more than may stay"
-        assert BOUND * 0.8 < found.bytes <= BOUND
+        assert BOUND * 0.6 < found.bytes <= BOUND, "as much as may stay, but for one large result"
         listed = {str(each).split(" ")[2] for each in await rows.lrange(KEYS.ended("flood"), 0, -1)}
         assert found.ids == listed, "each ending is counted"
         assert await ask(here, ONE_TOKEN, **{"Idempotency-Key": "newest"}) == 200

@@ -59,13 +59,15 @@ async def test_workers_rest_while_a_tenant_is_at_its_limit(fleet: Fleet, known_b
     for name in ("w1", "w2"):
         await fleet.worker(name, batch_size=4)
     await meet(fleet, known_by)
-    for number in range(5):
+    await fleet.add("a0", "high", asking(LONG_S, known_by), tenant="acme")
+    await eventually(fleet.running, what="the first runs, whatever comes next")
+    for number in range(1, 5):
         await fleet.add(f"a{number}", ["high", "normal"][number % 2], asking(LONG_S, known_by), tenant="acme")
     await waits(fleet, 4)
     assert await calls(fleet) <= CALLS * 2
     others = [await fleet.add(body=asking(0.0, known_by), tenant="other") for _ in range(5)]
     await fleet.results(others, SOON_S)
-    await fleet.broker.cancel("a0")  # it runs
+    await fleet.broker.cancel("a0")
     await waits(fleet, 3)
     await fleet.broker.set_tenant("acme", TenantRule(1, 4))
     await waits(fleet, 0)
