@@ -16,10 +16,10 @@ ANSWER_S = 600.0
 
 
 class Fed:
-    """A queue with one ready worker."""
+    """A queue with one ready worker, the process `pid`."""
 
     def __init__(self, url: str, pid: int) -> None:
-        self._url, self._pid = url, pid
+        self._url, self.pid = url, pid
 
     async def run(self, asked: Sequence[Body]) -> Batch:
         """Enqueue all at once, and wait for all results."""
@@ -28,7 +28,7 @@ class Fed:
             async def all_at_once() -> list[Row]:
                 return [row_of(result) for result in await drained(client, asked)]
 
-            return await timed(self._pid, all_at_once)
+            return await timed(self.pid, all_at_once)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """CPU of the front end for a request: a worker beside bare AsyncLLM and vLLM's own server, with a simulated model.
 
 All of it runs in one process with one engine core, by turns. The core is vLLM's; a stub in place of the model answers
-at the pace of an H100, so no GPU is needed. Whole workers, fed from Redis, have cores of their own.
+at the pace of an H100, so no GPU is needed. A whole worker, fed from Redis, has a core of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,23 @@ from bench.core.machine import describe
 from bench.core.reports import Report
 from bench.core.rounds import Sample, interleave
 from bench.engine.batch import check_output
+from bench.engine.either_way import by_application
 from bench.engine.fed import Fed, fed
 from bench.engine.setup import engine_setup
 from bench.engine.work import Body, bodies
-from bench.front_end.over_asgi import goes_directly
 from bench.front_end.tables import RENDERING, WHOLE, fill, key
-from bench.front_end.ways import ASGI, ENGINE, FULL_SIZES, QUICK_SIZES, Sizes, Way, burst, rendering, ways
+from bench.front_end.ways import (
+    ASGI,
+    ENGINE,
+    FULL_SIZES,
+    QUICK_SIZES,
+    Sizes,
+    Way,
+    burst,
+    goes_directly,
+    rendering,
+    ways,
+)
 from streamfleet.common.garbage import collect_rarely
 
 ARGUMENTS = (
@@ -37,8 +48,6 @@ ARGUMENTS = (
     "--enable-chunked-prefill",
 )
 PROMPT_WORDS = (46,)  # 492 bytes of JSON
-WORKERS = {ENGINE: "streamfleet.worker", ASGI: "bench.front_end.over_asgi"}
-"""Modules of whole workers, by the way of their engines."""
 
 
 def run(quick: bool, rounds: int | None = None, sizes: Sizes | None = None) -> Report:
@@ -60,10 +69,11 @@ def run(quick: bool, rounds: int | None = None, sizes: Sizes | None = None) -> R
         stack.callback(lambda: runner.run(engine.stop()))
         runner.run(engine.start())
         measures = _in_process(runner, engine, sizes)
-        for name in WORKERS if goes_directly(engine) else (ENGINE,):
-            worker = stack.enter_context(fed(setup.worker_environment(), WORKERS[name]))
+        worker = stack.enter_context(fed(setup.worker_environment(), "bench.engine.either_way"))
+        by_way = {ENGINE: _whole, ASGI: _whole_over_asgi} if goes_directly(engine) else {ENGINE: _whole}
+        for name, measure_whole in by_way.items():
             for count in sizes.at_once:
-                measures[key(WHOLE[name], count, sizes.tokens)] = partial(_whole, worker, count, sizes.tokens)
+                measures[key(WHOLE[name], count, sizes.tokens)] = partial(measure_whole, worker, count, sizes.tokens)
         collect_rarely()  # as a worker does once its engine has started
         for measure in measures.values():
             measure()  # the first time costs more
@@ -100,3 +110,9 @@ def _whole(worker: Fed, count: int, tokens: int) -> Sample:
     check_output(batch, asked)
     first_ms = min(row.first_ms for row in batch.rows if row.first_ms is not None)
     return {"process_us": batch.front_s / count * 1e6, "first_token_ms": first_ms, "wall_s": batch.wall_s}
+
+
+def _whole_over_asgi(worker: Fed, count: int, tokens: int) -> Sample:
+    """The same burst through vLLM's application."""
+    with by_application(worker.pid):
+        return _whole(worker, count, tokens)

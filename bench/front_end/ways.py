@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import re
 import time
@@ -17,7 +18,6 @@ from bench.core.rounds import Sample
 from bench.engine.bare import tokens_of
 from bench.engine.batch import OtherWork
 from bench.engine.work import Body
-from bench.front_end.over_asgi import goes_directly, switch_off
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.worker.engine import asgi
 from streamfleet.worker.engine.base import EngineRequest
@@ -25,6 +25,10 @@ from streamfleet.worker.engine.base import EngineRequest
 BARE, ENGINE, ASGI, SERVE = "bare AsyncLLM", "a worker's engine", "the same over ASGI", "vLLM's own application"
 Answer: TypeAlias = Callable[[str, Body], Awaitable[bytes | int]]
 """Answers a chat, given an id and its body; returns the number of tokens, or JSON that tells it."""
+DIRECT = "_direct"
+"""Attribute of `VllmEngine`: its direct calls of vLLM. All requests go over ASGI while this is None."""
+TAPPED = ("generate", "encode")
+"""Methods of vLLM's engine around which a worker counts requests and tokens."""
 COUNTED = re.compile(rb'"completion_tokens":\s*(\d+)')
 
 
@@ -79,6 +83,39 @@ def ways(engine: Any, *, streamed: bool) -> dict[str, Way]:
         **over_asgi,
         SERVE: Way(partial(_by_application, engine, streamed), untapped),
     }
+
+
+def goes_directly(engine: Any) -> bool:
+    """True if a started `VllmEngine` calls vLLM directly."""
+    return getattr(engine, DIRECT, None) is not None
+
+
+def switch_off(engine: Any, *, tap: bool = False) -> Callable[[], None]:
+    """Take what direct calls need out of a started `VllmEngine`; returns the function that puts it back.
+
+    Args:
+        engine: the engine.
+        tap: also take the worker's own methods from around `TAPPED`, so that nothing but vLLM is left.
+    """
+    llm, envs = engine._hosted.engine, importlib.import_module("vllm.envs")  # noqa: SLF001
+    taken = [(engine, DIRECT), (llm.renderer, "render_chat_async"), *((llm, name) for name in TAPPED if tap)]
+    found = [(of, name, vars(of)[name]) for of, name in taken if name in vars(of)]
+    cached = hasattr(envs.__getattr__, "cache_clear")
+    for of, name, _ in found:
+        if of is engine:
+            setattr(of, name, None)
+        else:
+            delattr(of, name)  # the class has vLLM's own
+    if cached:
+        envs.disable_envs_cache()
+
+    def put_back() -> None:
+        for of, name, value in found:
+            setattr(of, name, value)
+        if cached:
+            envs.enable_envs_cache()
+
+    return put_back
 
 
 def rendering(engine: Any, asked: Sequence[Body]) -> Sample:

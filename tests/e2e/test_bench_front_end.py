@@ -7,7 +7,7 @@ import pytest
 from bench.core.reports import Report
 from bench.front_end import run
 from bench.front_end.tables import WHOLE
-from bench.front_end.ways import BARE, ENGINE, SERVE, Sizes
+from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes
 
 pytestmark = [
     pytest.mark.needs_vllm,
@@ -21,12 +21,12 @@ def test_every_way_and_a_whole_worker_are_measured(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BENCH_FRONT_END_PACE", "1000,0,0")
     report: Report = run(quick=True, sizes=SIZES)
     bursts, fits, parts, whole = report.tables
-    ways = {BARE, ENGINE, SERVE}
+    ways = {BARE, ENGINE, ASGI, SERVE}
     assert ways <= {row[""] for row in bursts.rows}
     assert {f"{way}, streamed" for way in ways} <= {row[""] for row in bursts.rows}
     assert ways <= {row[""] for row in fits.rows}
     assert len(parts.rows) == 5
-    assert WHOLE[ENGINE] in {row[""] for row in whole.rows}
+    assert {WHOLE[ENGINE], WHOLE[ASGI]} == {row[""] for row in whole.rows}
     for row in bursts.rows:
         assert 0 < row["main thread"] <= row["whole process"]
         assert 0 < row["first in the core, ms"] <= row["median"] <= row["last"] < row["all answered, s"] * 1000

@@ -10,9 +10,8 @@ import pytest
 
 from bench.core.reports import Report
 from bench.core.rounds import Sample
-from bench.front_end.over_asgi import goes_directly, switch_off
 from bench.front_end.tables import RENDERING, WHOLE, fill, key
-from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes
+from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes, goes_directly, switch_off
 
 SIZES = Sizes(rounds=1, at_once=(256, 1024), streamed_at_once=(256,))
 

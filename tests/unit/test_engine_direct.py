@@ -5,6 +5,7 @@ are in tests/contract/test_ways.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import AsyncExitStack
@@ -16,9 +17,9 @@ from structlog.testing import capture_logs
 
 from streamfleet.common import metrics
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
-from streamfleet.worker.engine import direct, vllm, vllm_host
+from streamfleet.worker.engine import asgi, direct, vllm, vllm_host
 from streamfleet.worker.engine.asgi import Receive, Send
-from streamfleet.worker.engine.base import EngineReply, EngineRequest
+from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
 
 ASKED = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -108,8 +109,11 @@ class Server:
         assert request.app is self
         return SimpleNamespace(status_code=503 if "busy" in str(error) else 500, body=b'{"error": {"message": "told"}}')
 
-    async def __call__(self, _scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def answered(self) -> None:
         self.by_application += 1
+
+    async def __call__(self, _scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await self.answered()
         await receive()
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b'{"by": "application"}'})
@@ -286,6 +290,48 @@ async def test_a_cancelled_request_is_neither_answered_nor_run_again(
     await asyncio.wait({task})
     assert task.cancelled()
     assert server.by_application == 0
+
+
+async def test_a_failed_engine_does_not_wait_for_who_ignores_its_end(
+    engine: VllmEngine, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "DISCONNECT_GRACE_S", 0.01)
+    inside, over = asyncio.Event(), asyncio.Event()
+
+    async def ignores(_request: Answer) -> Any:
+        inside.set()
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+
+    server.does = ignores
+    task = asyncio.create_task(run(engine))
+    await inside.wait()
+    server.errored = True
+    try:
+        with pytest.raises(EngineDied, match="core died"):
+            await asyncio.wait_for(task, 5)
+    finally:
+        over.set()
+
+
+async def test_the_application_is_asked_as_if_nothing_had_been_tried(engine: VllmEngine, server: Server) -> None:
+    seen: list[tuple[bool, list[str]]] = []
+
+    async def refuses(_request: Answer) -> Any:
+        progress = vllm_host.current_progress.get()
+        assert progress is not None
+        progress.ids.append("chatcmpl-r-1")
+        return Refusal()
+
+    async def answered() -> None:
+        progress = vllm_host.current_progress.get()
+        assert progress is not None
+        seen.append((progress.in_loop, list(progress.ids)))
+
+    server.does, server.answered = refuses, answered  # type: ignore[method-assign]
+    await run(engine)
+    assert seen == [(False, [])]
 
 
 @pytest.mark.parametrize("missing", ["class", "part", "middleware", "embeddings alone"])

@@ -43,8 +43,8 @@ _PARTS = (
 """All names inside vLLM that this way needs, of the releases 0.24 to 0.32."""
 
 IN_LOOP_BYTES = 8192
-"""Largest body whose prompt is rendered in the event loop. That takes up to 2 ms there, and vLLM's time-out for slow
-templates, which only its thread has, is not needed for it."""
+"""Largest body whose prompt is rendered in the event loop. Longer ones go to vLLM's thread: its time-out for templates
+holds only there."""
 
 
 class Direct:
@@ -77,18 +77,20 @@ class Direct:
         _note_what_is_in_core(hosted.engine.engine_core)
         _render_in_loop(hosted.engine.renderer)
 
-    async def answer(self, request: EngineRequest, body: bytes, parser: SseParser | None) -> asgi.Response | None:
+    async def answer(
+        self, request: EngineRequest, body: bytes, parser: SseParser | None, progress: vllm_host.Progress
+    ) -> asgi.Response | None:
         """Returns the answer to a request; None if it has not come to the core, and the application has to answer it.
 
         Args:
-            request: a plain one (`not_plain`), whose progress is the context's.
+            request: a plain one (`not_plain`).
             body: what vLLM is asked, as JSON.
             parser: gets the parts of a streamed answer; None for one that is not streamed.
+            progress: of the request; the same as in the context.
 
         Raises:
             Exception: a streamed answer broke off.
         """
-        progress = vllm_host.current_progress.get() or vllm_host.Progress(request)
         progress.in_loop = _is_short(body)
         response = await self._asked(request, body, parser, progress)
         task = asyncio.current_task()
@@ -112,25 +114,25 @@ class Direct:
                 return None
             if parser is not None:
                 raise
-            return await self._told_of(error)
+            return await self._handled(error)
         if isinstance(got, answer):
             return asgi.Response(200, got.model_dump_json().encode())
         return asgi.Response(got.error.code, json.dumps(got.model_dump()).encode()) if progress.in_core else None
 
     def _raw(self, request: EngineRequest) -> Any:
-        """Returns what stands for the HTTP request, from which vLLM reads the trace; None if there is no trace."""
+        """Returns a stand-in for the HTTP request, from which vLLM reads the trace; None if there is no trace."""
         if not request.traceparent:
             return None
         return SimpleNamespace(headers={"traceparent": request.traceparent}, state=SimpleNamespace(), app=self._app)
 
-    async def _told_of(self, error: Exception) -> asgi.Response:
-        """Returns what the application answers to an error of its serving objects."""
+    async def _handled(self, error: Exception) -> asgi.Response:
+        """Returns the application's own answer to an error of its serving objects."""
         handlers: Mapping[Any, Any] = self._app.exception_handlers
         handler = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
         if handler is None:
             raise error
-        told = await handler(SimpleNamespace(app=self._app, state=SimpleNamespace()), error)
-        return asgi.Response(told.status_code, bytes(told.body))
+        answer = await handler(SimpleNamespace(app=self._app, state=SimpleNamespace()), error)
+        return asgi.Response(answer.status_code, bytes(answer.body))
 
 
 def opened(hosted: vllm_host.Hosted, app: Any) -> tuple[Direct | None, str]:

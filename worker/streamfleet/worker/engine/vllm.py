@@ -156,7 +156,7 @@ class VllmEngine:
         request.snapshot = lambda: vllm_host.kept(hosted, progress)
         token = vllm_host.current_progress.set(progress)
         try:
-            call = asyncio.create_task(self._answer(request, body, parser))
+            call = asyncio.create_task(self._answer(request, body, parser, progress))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
         finally:
@@ -219,12 +219,14 @@ class VllmEngine:
             raise EngineDied("the vLLM engine is not started: await start() first")
         return self._hosted, self._app, self._failure
 
-    async def _answer(self, request: EngineRequest, body: bytes, parser: SseParser | None) -> asgi.Response:
+    async def _answer(
+        self, request: EngineRequest, body: bytes, parser: SseParser | None, progress: vllm_host.Progress
+    ) -> asgi.Response:
         """Ask vLLM, in a task of its own; once a request is in the engine core, it is not asked again."""
         hosted, app, _ = self._running()
         reason = metrics.ByApplication.NO_OTHER_WAY if self._direct is None else direct.not_plain(request)
         if self._direct is not None and reason is None:
-            response = await self._direct.answer(request, body, parser)
+            response = await self._direct.answer(request, body, parser, progress)
             if response is not None:
                 return response
             reason = metrics.ByApplication.REFUSED
