@@ -234,6 +234,7 @@ async def test_what_fails_in_the_core_is_never_run_twice(engine: VllmEngine, ser
     else:
         reply = await run(engine)
         assert reply.status == (418 if how == "answers an error" else 500)
+        assert how != "raises what nobody knows" or b"vLLM gave no answer: broken" in reply.body
     assert (server.sent, server.by_application) == (["r-1"], 0)
 
 
@@ -250,6 +251,7 @@ async def test_a_stream_that_breaks_off_is_never_run_twice(engine: VllmEngine, s
     chunks: list[bytes] = []
     reply = await run(engine, on_chunk=chunks.append)
     assert (reply.status, len(chunks)) == (500, 1)
+    assert b"vLLM gave no answer: broken" in reply.body
     assert (server.sent, server.by_application) == (["r-1"], 0)
 
 
