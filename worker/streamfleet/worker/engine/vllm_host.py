@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -408,23 +409,20 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
 
 def _continuable(params: Any) -> bool:
     """True if a run with these sampling parameters can go on from an earlier one as if it were the same."""
-    plain = _plain(params.__class__)
-    without_chance = {"seed"} if params.temperature == 0 else frozenset()
-    others = (name for name in params.__struct_fields__ if name not in _CONTINUABLE | without_chance)
+    others, plain = _others(params.__class__, without_chance=params.temperature == 0)
     return (
-        all(_same(getattr(params, name), getattr(plain, name)) for name in others)
+        others(params) == plain
         and sum(map(len, params.stop)) <= _MOST_STOP_CHARACTERS
         and 0 <= (params.logprobs or 0) <= _MOST_LOGPROBS
     )
 
 
 @cache
-def _plain(kind: Callable[[], Any]) -> Any:
-    return kind()
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and bool(one == other))
+def _others(kind: Any, *, without_chance: bool) -> tuple[Callable[[Any], Any], Any]:
+    """Returns a function that reads what is not in `_CONTINUABLE`, and what it reads of plain parameters."""
+    known = _CONTINUABLE | ({"seed"} if without_chance else set())
+    others = attrgetter(*(name for name in kind.__struct_fields__ if name not in known))
+    return others, others(kind())
 
 
 def _decoder(hosted: Hosted, generated: Generated) -> Callable[[Sequence[int]], str] | None:
