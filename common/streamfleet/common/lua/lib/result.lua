@@ -114,14 +114,14 @@ local function bound_tenant(request_id, values, n)
   local last = redis.pcall('LINDEX', key, -1)
   -- @guard bounded: a list that was overwritten by hand is begun anew
   if type(last) == 'table' then redis.pcall('PEXPIRE', key, 0) end
-  for _, each in ipairs({result_key(request_id), tokens_key(request_id)}) do
-    local used = redis.pcall('MEMORY', 'USAGE', each, 'SAMPLES', 0)
-    bytes = bytes + (tonumber(used) or 0)
-  end
-  local total = (tonumber(type(last) == 'string' and string.match(last, '^%d+') or 0)) + bytes
-  redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, bytes, request_id))
+  for i = 1, n do bytes = bytes + string.len(values[i]) + 30 end   -- Redis needs 60 more for a field
+  local tokens = redis.pcall('MEMORY', 'USAGE', tokens_key(request_id), 'SAMPLES', 0)
+  local before = tonumber(type(last) == 'string' and string.match(last, '^%d+') or 0)
+  local total = before + bytes + (tonumber(tokens) or 0)
+  local length = redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, total - before, request_id))
   -- @guard bounded: the list goes with its results
-  redis.pcall('PEXPIRE', key, cfg.result_ttl_ms)
+  if tonumber(length) and (length < 16 or length % 16 == 0) then redis.pcall('PEXPIRE', key, 2 * cfg.result_ttl_ms) end
+  if total <= cfg.tenant_result_bytes then return end
   for _ = 1, 2000 do   -- more: with the next one
     local first = redis.pcall('LINDEX', key, 0)
     local upto, own, id = string.match(type(first) == 'string' and first or '', '^(%d+) (%d+) (.+)$')
