@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant("bounded: tokens go with their result", caught_by="ended.a_result_that_goes_takes_its_id_and_tokens_along"),
     Mutant(
         "bounded: tokens count",
-        "{result_key(request_id), tokens_key(request_id)}",
-        "{result_key(request_id)}",
+        "bytes + (tonumber(tokens) or 0)",
+        "bytes",
         "ended.tokens_count",
     ),
     Mutant(
