@@ -144,6 +144,8 @@ async def test_a_cancelled_request_is_gone_from_the_engine(subject: Subject) -> 
     victim = asyncio.create_task(subject.engine.run(long_chat("victim")))
     try:
         await eventually(_runs(subject, 2), 20, "both run in the engine")
+        kv_use: float = getattr(subject.engine, "kv_use", -1.0)
+        assert kv_use == -1 if subject.engine.kind == "openai" else 0 < kv_use <= 1, "a server does not tell it"
         cancelled_at = time.monotonic()
         victim.cancel()
         await eventually(_runs(subject, 1), 3, "the cancelled one is gone from the engine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,9 +14,11 @@ from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.lateness import Cause, lateness
 from streamfleet.operator.snapshot import read_workers, take_snapshot
 from streamfleet.producer.client import Client
+from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from tests.broker import Broker
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
+from tests.unit.worker_requests import OK, ScriptedEngine
 from tests.waiting import eventually
 
 
@@ -52,6 +55,55 @@ async def test_one_that_runs_something(broker: Broker, redis_url: str) -> None:
         assert view.age_s is not None
         assert view.oldest_held_s is not None
         assert view.oldest_held_s <= view.age_s + 1
+
+
+async def test_one_that_runs_requests_tells_its_kv_use_and_mean_batch(broker: Broker, redis_url: str) -> None:
+    async with worker_inside(redis_url, small_engine()), Client(redis_url) as client:
+        idle = await eventually(lambda: only(broker), what="it has given a sign of life")
+        assert idle is not None
+        assert (idle.kv_use, idle.mean_batch) == (0.0, None)
+        handles = [await client.enqueue(chat(2, n=2 if lane is Lane.HIGH else 1), lane=lane) for lane in Lane][1:]
+
+        async def told() -> WorkerView | None:
+            view = await only(broker)
+            return view if view and view.kv_use and view.mean_batch and view.mean_batch > 2.5 else None
+
+        view = await eventually(told, what="it has told both while they run")
+        assert view is not None
+        assert 0 < (view.kv_use or 0) < 0.05, "some hundred tokens of 100,000"
+        assert 2.5 < (view.mean_batch or 0) <= 4, "four sequences, and perhaps a look while they came"
+        for handle in handles:
+            await handle.result(timeout=20)
+
+        async def over() -> WorkerView | None:
+            view = await only(broker)
+            return view if view and view.kv_use == 0 else None
+
+        after = await eventually(over, what="nothing is in its cache any more")
+        assert after is not None
+        assert 1 <= (after.mean_batch or 0) <= 4, "of the last minute, not of now"
+
+
+async def test_an_engine_that_does_not_know_its_kv_use_says_nothing(broker: Broker, redis_url: str) -> None:
+    answered = asyncio.Event()
+
+    async def answer(_: EngineRequest) -> EngineReply:
+        await answered.wait()
+        return OK
+
+    async with worker_inside(redis_url, ScriptedEngine(answer)), Client(redis_url) as client:
+        handles = [await client.enqueue(chat()) for _ in range(3)]
+
+        async def told() -> WorkerView | None:
+            view = await only(broker)
+            return view if view and (view.mean_batch or 0) > 2.5 else None
+
+        view = await eventually(told, 10, what="it has told its mean batch")
+        assert view is not None
+        assert view.kv_use is None
+        answered.set()
+        for handle in handles:
+            await handle.result(timeout=20)
 
 
 async def test_one_that_is_unfit_says_why_and_the_lane_that_waits_for_it_does_too(

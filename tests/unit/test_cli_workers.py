@@ -35,6 +35,24 @@ def test_one_that_works() -> None:
     assert "1 alive, 1 ready, running 3 of 32 slots" in text
 
 
+@pytest.mark.parametrize(
+    ("told", "cells", "values"),
+    [
+        ({"kv_use": 0.42, "mean_batch": 6.5}, ["42%", "6.5"], (0.42, 6.5)),
+        ({"kv_use": 0, "mean_batch": 12}, ["0%", "12"], (0.0, 12.0)),
+        ({"kv_use": None, "mean_batch": None}, ["-", "-"], (None, None)),
+        ({}, ["-", "-"], (None, None)),
+        *(({"kv_use": wrong, "mean_batch": wrong}, ["-", "-"], (None, None)) for wrong in (-1, "1", True, 1e300, [1])),
+    ],
+)
+def test_kv_use_and_mean_batch(told: dict[str, Any], cells: list[str], values: tuple[float | None, ...]) -> None:
+    found = views({**GOOD, "seen_ms": NOW, **told})
+    row = next(line for line in shown(found).splitlines() if line.strip().startswith("w1")).split()
+    assert row[row.index("0/32") + 1 :][:2] == cells
+    (value,) = as_json_values(found)
+    assert (value["kv_use"], value["mean_batch"]) == values
+
+
 def test_one_that_does_not_take_requests_says_why() -> None:
     words = {**GOOD, "state": "unfit", "unready": "every request fails: the engine answered 500", "seen_ms": NOW}
     (view,) = views(words)
@@ -84,6 +102,7 @@ def test_a_terminal_is_neither_told_what_to_do_nor_coloured(field: str) -> None:
         b"[1]",
         b'{"state":{"a":[1]},"engine":7,"models":[[],{}],"slots":true,"version":null,"seen_ms":"now"}',
         b'{"slots":1e999,"seen_ms":NaN,"started_ms":-5,"oldest_held_ms":1e300}',
+        b'{"kv_use":NaN,"mean_batch":Infinity}',
         b'{"models":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     ],
 )

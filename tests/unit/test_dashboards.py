@@ -53,15 +53,27 @@ def test_only_panels_on_others_metrics_are_outside() -> None:
 
 def test_vllms_metrics_on_panels_are_those_of_the_installed_vllm() -> None:
     """They change their names with releases."""
-    found = find_spec("vllm")
-    if found is None or found.origin is None:
-        pytest.skip("vLLM is not installed")
-    source = (Path(found.origin).parent / "v1/metrics/loggers.py").read_text("utf-8")
-    there = set(re.findall(r'name="(vllm:\w+)"', source))
+    there = of_vllm()
     named = {name for each in questions() for query in each.queries for name in re.findall(r"vllm:\w+", query)}
     families = {next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), name) for name in named}
     assert families - there == set()
     assert {"vllm:inter_token_latency_seconds", "vllm:iteration_tokens_total"} <= families
+
+
+def of_vllm() -> set[str]:
+    """Returns the metrics of the installed vLLM."""
+    found = find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("vLLM is not installed")
+    source = (Path(found.origin).parent / "v1/metrics/loggers.py").read_text("utf-8")
+    return set(re.findall(r'name="(vllm:\w+)"', source))
+
+
+def test_the_page_names_vllms_metrics_as_they_are_and_as_they_were(repository: Path) -> None:
+    page = (repository / "docs" / "metrics.md").read_text("utf-8")
+    renamed = dict(re.findall(r"^\| `(vllm:\w+)` \| `(vllm:\w+)`", page, re.MULTILINE))
+    assert len(renamed) == 2
+    assert set(re.findall(r"vllm:\w+", page)) - of_vllm() == set(renamed)
 
 
 def test_no_variable_is_left_without_a_value() -> None:

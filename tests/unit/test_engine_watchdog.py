@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
@@ -91,6 +93,16 @@ def test_every_step_that_vllm_reports_counts(time: Time, watchdog: Watchdog) -> 
         assert pass_(time, watchdog, 9) is None
         logger.record(None, None, mm_cache_stats=None, engine_idx=0)
         logger.log()
+
+
+def test_use_of_the_kv_cache_is_that_of_the_last_step_that_told_it(watchdog: Watchdog) -> None:
+    logger = StepLogger(watchdog)
+    seen = [logger.kv_use]
+    for stats in (SimpleNamespace(kv_cache_usage=0.25), None, SimpleNamespace()):
+        logger.record(stats, None, mm_cache_stats=None, engine_idx=0)
+        seen.append(logger.kv_use)
+    logger.record(scheduler_stats=SimpleNamespace(kv_cache_usage=0.5), iteration_stats=None)
+    assert [*seen, logger.kv_use] == [None, 0.25, 0.25, 0.25, 0.5]
 
 
 @pytest.mark.parametrize("limit_s", [0, -1])

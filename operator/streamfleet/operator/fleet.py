@@ -35,6 +35,8 @@ class WorkerView:
         follows_configuration: True if it follows the queue's configuration.
         environment: values of its environment that are not the queue's.
         max_model_len: tokens of prompt and output together that its engine takes; None if unknown.
+        kv_use: part of its engine's KV cache in use, 0 to 1; None if the engine does not know.
+        mean_batch: mean number of its sequences that ran together in the last minute, while any ran; None if none ran.
     """
 
     name: str
@@ -54,6 +56,8 @@ class WorkerView:
     follows_configuration: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     max_model_len: int | None = None
+    kv_use: float | None = None
+    mean_batch: float | None = None
 
     @property
     def alive(self) -> bool:
@@ -108,11 +112,18 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         follows_configuration=words.get("follows_configuration") is True,
         environment=_environment(words.get("environment")),
         max_model_len=_count(words.get("max_model_len")) or None,
+        kv_use=_number(words.get("kv_use"), 1),
+        mean_batch=_number(words.get("mean_batch"), MOST_MS),
     )
 
 
 def _count(said: object) -> int | None:
     return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < MOST_MS else None
+
+
+def _number(said: object, most: float) -> float | None:
+    known = isinstance(said, (int, float)) and not isinstance(said, bool) and 0 <= said <= most
+    return float(said) if known else None  # type: ignore[arg-type]
 
 
 def _text(said: object) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import math
 import os
 import platform
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -47,6 +48,7 @@ from streamfleet.worker.tracing import Traces
 
 log = structlog.get_logger(__name__)
 BEAT_S = 0.5
+BATCHES_S = 60.0  # of which the mean batch is told
 AGAIN_S = 1.0
 PLACE_S = 2.0  # after it the thread that reads cancels finds the start itself: a start must not wait for Redis
 NAME_LEASES = 1.5  # a worker that is alive writes its heartbeat more often
@@ -95,6 +97,7 @@ class Worker:
         self._configuration = Configuration(_limits(queue, settings), said(queue, settings))
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_notice: str | None = None
+        self._batches: deque[int] = deque(maxlen=round(BATCHES_S / BEAT_S))
         self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight(shared.in_flight)
         self._in_flight = in_flight
         broker = self._broker = self._open_broker(queue, patience_s=None)  # waits for Redis without limit
@@ -143,6 +146,7 @@ class Worker:
     def describe(self) -> dict[str, Any]:
         """Returns this worker's entry in `{queue}:workers`."""
         held, health = self._in_flight.held(), self.health()
+        kv_use, busy = getattr(self._engine, "kv_use", None), [each for each in self._batches.copy() if each]
         more: dict[str, Any] = {"oldest_held_ms": min(request.claimed_ms for request in held)} if held else {}
         if not (health.live and health.ready):
             more["unready"] = health.reason
@@ -158,6 +162,8 @@ class Worker:
             "max_model_len": self._engine.capacity().max_model_len if self._slots else None,
             "running": len(held),
             "slots": self._slots,
+            "kv_use": None if kv_use is None else round(kv_use, 3),
+            "mean_batch": round(sum(busy) / len(busy), 1) if busy else None,
             "credit": self._puller.credit,
             "host": platform.node(),
             "pid": os.getpid(),
@@ -412,6 +418,7 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self._pulse.beat()
+            self._batches.append(min(self._slots, self._in_flight.admitted().sequences))
             if self._state in ("ready", "unfit"):
                 self._state = "ready" if self._dispatcher.fit else "unfit"
                 self._dispatcher.heed_breaker()

@@ -35,8 +35,9 @@ def workers(
 
     "seen" is the last sign of life, which comes at least once a lease; one that has been silent for long is marked, and
     listed only while it holds requests: others take these over when the lease is over. With --json: all of them.
-    "oldest held" is for how long a worker has had the request that it has had for longest. With --json and --watch: a
-    line for each look.
+    "KV" is the part of the KV cache in use, "mean batch" how many of its sequences ran together on average in the last
+    minute, while any ran; "-" where the engine does not know, or none ran. "oldest held" is for how long a worker has
+    had the request that it has had for longest. With --json and --watch: a line for each look.
 
     ```text
     streamfleet workers

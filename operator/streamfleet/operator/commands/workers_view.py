@@ -58,7 +58,7 @@ def _table(workers: Sequence[WorkerView]) -> FittedTable:
     table = FittedTable()
     for name in ("worker", "ready", "engine: model", "version"):
         table.add_column(name, overflow="fold")
-    for name in ("age", "seen", "running"):
+    for name in ("age", "seen", "running", "KV", "mean batch"):
         table.add_column(name, justify="right")
     table.add_column("held")
     table.add_column("oldest held", justify="right")
@@ -71,6 +71,8 @@ def _table(workers: Sequence[WorkerView]) -> FittedTable:
             in_words(worker.age_s),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
             f"{worker.running}/{'?' if worker.slots is None else worker.slots}",
+            "-" if worker.kv_use is None else f"{worker.kv_use:.0%}",
+            "-" if worker.mean_batch is None else f"{worker.mean_batch:g}",
             cell(", ".join(f"{lane} {count}" for lane, count in worker.held.items()) or "-"),
             in_words(worker.oldest_held_s),
         )

@@ -181,7 +181,7 @@ class Engine(Protocol):
     engine within a second, its ``usage`` has the tokens used by then, and its ``partial`` what the next run can go on
     from. That run answers as if nothing had happened, and counts tokens so; if it streams, its chunks begin with the
     kept text. ``failed`` returns the reason as soon as the engine is dead or hung, and does not return while it works.
-    ``stop`` leaves no process behind.
+    ``stop`` leaves no process behind. One that knows which part of its KV cache is in use has it as ``kv_use``, 0 to 1.
     """
 
     kind: str  # "vllm", "openai" or "simulated"; after start, with the way by which requests reach it if it has two

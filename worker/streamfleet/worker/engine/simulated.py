@@ -127,6 +127,11 @@ class SimulatedEngine:
         """Number of sequences that run now."""
         return sum(job.plan.sequences for job in self._running)
 
+    @property
+    def kv_use(self) -> float:
+        """Part of the KV cache that running requests have reserved, 0 to 1."""
+        return min(1.0, self._kv_tokens() / self._profile.kv_tokens)
+
     async def start(self) -> None:
         """Open for requests, at once."""
         self._reason = None

@@ -88,6 +88,7 @@ class VllmEngine:
         self._argv = arguments(engine_args, cpu=self._cpu, reserve_percent=reserve_percent)
         self._clock = clock or SystemClock()
         self._watchdog = Watchdog(watchdog_s, self._clock.monotonic)
+        self._steps = StepLogger(self._watchdog)
         self._engine_thread = EngineThread(self._build, vllm_host.shutdown)
         self._folder: TempFolder | None = None
         self._hosted: vllm_host.Hosted | None = None
@@ -103,6 +104,11 @@ class VllmEngine:
     def inside(self) -> int:
         """Number of requests that vLLM has taken in and not yet let out."""
         return self._watchdog.inside
+
+    @property
+    def kv_use(self) -> float | None:
+        """Part of the KV cache that requests use, by vLLM's last step; an idle engine makes none."""
+        return self._steps.kv_use if self.inside else 0.0
 
     async def start(self) -> None:
         """Load the model and accept requests. Takes 10 seconds or more.
@@ -212,7 +218,7 @@ class VllmEngine:
             check_libraries()
         self._folder = TempFolder.make()
         with contextlib.nullcontext() if self._folder is None else self._folder.in_use():
-            return vllm_host.build(self._model, self._argv, StepLogger(self._watchdog), self._reserve_percent)
+            return vllm_host.build(self._model, self._argv, self._steps, self._reserve_percent)
 
     def _running(self) -> tuple[vllm_host.Hosted, asgi.Application, asyncio.Future[str]]:
         if self._hosted is None or self._app is None or self._failure is None:

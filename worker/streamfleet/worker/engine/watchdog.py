@@ -64,14 +64,20 @@ class Watchdog:
 
 
 class StepLogger:
-    """A vLLM stat logger that reports each step to the watchdog. Duck-typed: vLLM's base class may move."""
+    """A vLLM stat logger that reports each step to the watchdog. Duck-typed: vLLM's base class may move.
+
+    Attributes:
+        kv_use: part of the KV cache in use after the last step, 0 to 1; None if vLLM has not told it.
+    """
 
     def __init__(self, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
+        self.kv_use: float | None = None
 
-    def record(self, *_args: object, **_kwargs: object) -> None:
+    def record(self, scheduler_stats: object = None, *_args: object, **_kwargs: object) -> None:
         """Called by vLLM after every step of the engine core."""
         self._watchdog.stepped()
+        self.kv_use = getattr(scheduler_stats, "kv_cache_usage", self.kv_use)
 
     def log(self) -> None:
         """Nothing to print."""
