@@ -69,11 +69,15 @@ async def test_what_comes_behind_a_refused_body_is_still_understood(stage: Stage
         assert (await http.get("/livez")).status_code == 200
 
 
-async def test_openais_client_is_told(stage: Stage) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key="sk-wrong", max_retries=0) as sdk:
+@pytest.mark.parametrize("key", ["dummy", "EMPTY", "sk-wrong", "sf-" + "A" * 43])
+async def test_openais_client_is_told_and_its_user_what_to_do(stage: Stage, key: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=key, max_retries=0) as sdk:
         with pytest.raises(openai.AuthenticationError) as caught:
             await sdk.models.list()
     assert caught.value.code == "invalid_api_key"
+    for step in ("streamfleet gateway keys create NAME", "STREAMFLEET_GATEWAY_KEYS=off"):
+        assert step in str(caught.value)
+    assert key not in str(caught.value)
 
 
 def test_a_key_lives_from_create_to_revoke(stage: Stage) -> None:

@@ -24,6 +24,10 @@ from streamfleet.gateway.open_calls import OpenCalls
 ANONYMOUS = "open"
 """Owner of requests where keys are off; no key has this id."""
 _OWN_SITE = frozenset({"same-origin", "none"})
+_NEXT = (
+    "whoever runs this gateway makes keys with `streamfleet gateway keys create NAME`, or turns them off, on a trusted "
+    "network, with STREAMFLEET_GATEWAY_KEYS=off"
+)
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
 
 
@@ -178,7 +182,7 @@ def _bearer_token(header: str | None) -> str:
 
 
 def _unauthorized(message: str) -> ApiError:
-    return ApiError(401, message, "invalid_api_key", headers={"www-authenticate": "Bearer"}, reason="key")
+    return ApiError(401, f"{message}; {_NEXT}", "invalid_api_key", headers={"www-authenticate": "Bearer"}, reason="key")
 
 
 def _over_limit(caller: Caller, admission: Admission) -> ApiError:
