@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,49 @@ async def test_a_job_that_ends_is_told_to_its_caller(stage: Stage) -> None:
         await eventually(lambda: stage.gateway.events("webhook_delivered"), 5, "it is logged")
         assert stage.gateway.metric('streamfleet_gateway_webhook_attempts_total{outcome="delivered"}') == 1
         assert receiver.url() not in stage.gateway.printed()
+
+
+def shape(value: Any) -> Any:
+    """A JSON value with a type in place of each text and number; of a list its first item."""
+    if isinstance(value, dict):
+        return {name: shape(each) for name, each in value.items()}
+    return [shape(each) for each in value[:1]] if isinstance(value, list) else type(value).__name__
+
+
+def kept_as(column: int, page: str) -> dict[str, str]:
+    """Field of `data` to the field of the stored result that the page's table names beside it."""
+    rows = re.findall(r"^\| `data\.(\w+)` \| ([^|]*) \| ([^|]*) ?\|$", page, re.MULTILINE)
+    return {name: fields[column].strip() for name, *fields in rows if fields[column].startswith("`")}
+
+
+@pytest.mark.parametrize("prompts", [["a", "b"], ["a"]], ids=["that succeeds", "of which nothing succeeds"])
+async def test_a_webhook_has_the_documented_body_and_the_values_of_the_stored_result(
+    stage: Stage, repository: Path, prompts: list[str]
+) -> None:
+    page = (repository / "docs/webhooks.md").read_text(encoding="utf-8")
+    shown = json.loads(page.partition("```http")[2].partition("\n\n")[2].partition("\n")[0])
+    async with Receiver().serving() as receiver, stage.client() as client:
+        more = {} if len(prompts) > 1 else {"logprobs": 1}  # the engine refuses it
+        asked = {"prompts": prompts, "callback_url": receiver.url(), **more}
+        job = (await client.post("/v1/batch/async", json=asked)).json()["batch_id"]
+        line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a", **more}}
+        file = {"file": ("in.jsonl", json.dumps(line).encode())}
+        uploaded = (await client.post("/v1/files", data={"purpose": "batch"}, files=file)).json()["id"]
+        asked = {"input_file_id": uploaded, "endpoint": "/v1/completions", "completion_window": "24h"}
+        batch = (await client.post("/v1/batches", json=asked | {"callback_url": receiver.url()})).json()["id"]
+        await eventually(lambda: len(receiver.came) == 2, 20, "both webhooks came")
+        came = {event["data"]["id"]: event for event in (json.loads(each.body) for each in receiver.came)}
+        stored = [(await client.get(path)).json() for path in (f"/v1/batch/{job}", f"/v1/batches/{batch}")]
+    for column, (name, kept) in enumerate(zip((job, batch), stored, strict=True)):
+        data, fields = came[name]["data"], kept_as(column, page)
+        assert {"id", "status", "request_counts"} <= set(fields)
+        assert set(data) == {*fields, "object"}
+        assert data.pop("status") == (kept.get("reason") or kept["status"])
+        assert {field: data[field] for field in fields if field != "status"} == {
+            field: kept[stored_as.strip("`")] for field, stored_as in fields.items() if field != "status"
+        }
+    assert shape(shown["data"]) == shape(came[job]["data"] | {"status": "", "outputs": [""]})
+    assert set(shown) == set(came[job])
 
 
 async def test_large_outputs_are_told_by_a_link(stage: Stage) -> None:
