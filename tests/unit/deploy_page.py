@@ -66,7 +66,8 @@ def calls(text: str) -> Iterator[list[str]]:
     code = "\n".join(blocks(text, "sh")).replace("\\\n", " ").splitlines()
     for line in code + re.findall(r"`((?:fleet|kubectl|streamfleet) [^`\n]+)`", FENCE.sub("", text)):
         call: list[str] = []
-        for word in [*shlex.split(line, comments=True), "|"]:
+        kept = re.sub(r"^\w+=\$\((.*)\)$", r"\1", line)  # a variable gets what it prints
+        for word in [*shlex.split(kept, comments=True), "|"]:
             if word in ENDS:
                 if call:
                     yield call
