@@ -156,6 +156,7 @@ async def test_a_cancelled_request_is_gone_from_the_engine(subject: Subject) -> 
     finally:
         keeper.cancel()
         await asyncio.wait({keeper, victim})
+    await eventually(lambda: getattr(subject.engine, "kv_use", 0.0) == 0, 5, "an idle engine uses none of its cache")
 
 
 async def test_many_cancelled_at_once_leave_room_for_others(subject: Subject) -> None:

@@ -28,6 +28,7 @@ from streamfleet.gateway.api_keys import GatewayNames, make_record
 from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.webhook_messages import Message, WebhookNames
 from streamfleet.operator.plan.profile import EngineProfile
+from streamfleet.producer import SyncClient
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 from tests.conftest import REPOSITORY
 from tests.integration.cli_processes import environment
@@ -200,11 +201,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         with redis.Redis.from_url(server.url) as rows:
             fail_a_request(rows)
             lose_a_webhook(rows)
+        with SyncClient(server.url) as fleet:  # lengths that plans are made by
+            asks = [{"body": {"prompt": "hi", "max_tokens": 20}, "tenant": "acme"} for _ in range(4)]
+            assert len(list(fleet.as_completed(fleet.enqueue_many(asks), timeout=WITHIN_S))) == len(asks)
         EngineProfile(GENERIC_FAST, 2.0, {}).save(folder / "engine.json")
         (traffic,) = re.findall(r"```json\n(.*?)```", (REPOSITORY / "docs/capacity.md").read_text("utf-8"), re.DOTALL)
         (folder / "traffic.jsonl").write_text(traffic)
-        (requests,) = (each for each in SHELL if "cat > requests.jsonl" in each.text)
-        subprocess.run(["bash", "-c", requests.text], cwd=folder, check=True)
+        for each in (each for each in SHELL if "cat > requests.jsonl" in each.text):
+            subprocess.run(["bash", "-c", each.text], cwd=folder, check=True)
         ports = {"6379": server.port, "8080": gateway.port, "9101": watching.port, "8000": free_port()}
         ports["9100"] = int(worker.events("worker_starting")[0]["health_port"])
         usual = {f"STREAMFLEET_{name.upper()}": value for name, value in (named | {"exporter_port": "0"}).items()}
