@@ -85,6 +85,21 @@ async def test_one_that_runs_requests_tells_its_kv_use_and_mean_batch(broker: Br
         assert 1 <= (after.mean_batch or 0) <= 4, "of the last minute, not of now"
 
 
+async def test_batches_of_more_than_a_minute_ago_are_forgotten(
+    broker: Broker, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfleet.worker.worker.BATCHES_S", 1.0)
+    async with worker_inside(redis_url, small_engine()), Client(redis_url) as client:
+        await (await client.enqueue(chat(1))).result(timeout=20)
+
+        async def told(batch: float | None) -> bool:
+            view = await only(broker)
+            return view is not None and view.mean_batch == batch
+
+        await eventually(lambda: told(1.0), what="it has told its last batch")
+        await eventually(lambda: told(None), 10, "it has forgotten it")
+
+
 async def test_an_engine_that_does_not_know_its_kv_use_says_nothing(broker: Broker, redis_url: str) -> None:
     answered = asyncio.Event()
 

@@ -127,6 +127,14 @@ async def test_what_its_processes_leave_is_gone_with_it(
     assert not there(used[0])
 
 
+def test_an_idle_engine_uses_none_of_its_kv_cache_whatever_its_last_step_said() -> None:
+    engine = VllmEngine("m", cpu=True)
+    engine._steps.record(SimpleNamespace(kv_cache_usage=0.5))
+    assert engine.kv_use == 0
+    engine._watchdog.entered()
+    assert engine.kv_use == 0.5
+
+
 async def test_an_answer_comes_as_it_is_with_its_first_token(stand: Stand) -> None:
     reply = await run(stand)
     assert (reply.status, reply.body) == (200, stand.body)
