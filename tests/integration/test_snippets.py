@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from streamfleet.operator.plan.profile import EngineProfile
 from streamfleet.producer import SyncClient
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 from tests.conftest import REPOSITORY
+from tests.integration import command_server
 from tests.integration.cli_processes import environment
 from tests.integration.exporter_process import exporter
 from tests.integration.gateway_process import GatewayProcess, gateway_on, make_key
@@ -142,7 +143,7 @@ class Stage:
             return [sys.executable, "-c", text]
         if snippet.language == "js":
             return [program("node"), "--input-type=module", "--eval", text]
-        return ["bash", "-e", "-o", "pipefail", "-c", text]
+        return ["bash", "-e", "-c", text]
 
 
 def run(stage: Stage, snippet: Snippet) -> str:
@@ -199,6 +200,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         watching = stack.enter_context(exporter(server.url))
         key, _ = make_key(server.url, "my-service")
         asyncio.run(name_a_key(server.url))
+        serving = [sys.executable, "-m", "tests.integration.command_server", str(folder / "commands")]
+        stack.enter_context(stopped(subprocess.Popen(serving, cwd=REPOSITORY)))
         worker.ready_blocking()
         with redis.Redis.from_url(server.url) as rows:
             fail_a_request(rows)
@@ -216,7 +219,18 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         ports["8081"] = int(gateway.events("gateway_ready")[0]["health_port"])
         usual = {f"STREAMFLEET_{name.upper()}": value for name, value in (named | {"exporter_port": "0"}).items()}
         usual |= {"OPENAI_API_KEY": key, "PATH": commands(folder, server.port)}
+        eventually_blocking((folder / "commands").exists, WITHIN_S, "commands are served")
         yield Stage(folder, environment(server.url, **usual), ports)
+
+
+@contextmanager
+def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill a process at the end."""
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def commands(folder: Path, port: int) -> str:
@@ -226,7 +240,9 @@ def commands(folder: Path, port: int) -> str:
     programs = folder / "bin"
     programs.mkdir()
     (programs / "redis-cli").write_text(f'#!/bin/sh\nexec {client} -e -p {port} "$@"\n')
-    (programs / "redis-cli").chmod(0o755)
+    (programs / "streamfleet").write_text(command_server.shim(folder / "commands"))
+    for each in programs.iterdir():
+        each.chmod(0o755)
     for name in ("examples", "monitoring", "k8s"):
         (folder / name).symlink_to(REPOSITORY / name)
     (folder / ".venv").symlink_to(sys.prefix)
