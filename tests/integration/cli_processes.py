@@ -64,13 +64,15 @@ def streamfleet(url: str, *arguments: str, **settings: str) -> Ended:
 
 
 @contextmanager
-def worker(url: str, name: str = "w1", settings: Mapping[str, str] | None = None) -> Iterator[ForkedProcess]:
+def worker(
+    url: str, name: str = "w1", settings: Mapping[str, str] | None = None, workers: str = "{default}:workers"
+) -> Iterator[ForkedProcess]:
     """A real worker with the simulated engine, from ready to drained."""
     runs = ["streamfleet.cli", "worker", "--engine", "simulated", "--name", name]
     process = ForkedProcess(runs, environment(url, **(settings or {})), Path(os.devnull))
     try:
         with redis.Redis.from_url(url) as client:
-            eventually_blocking(lambda: client.hexists("{default}:workers", name), WITHIN_S, "the worker is there")
+            eventually_blocking(lambda: client.hexists(workers, name), WITHIN_S, "the worker is there")
         yield process
     finally:
         if process.poll() is None:

@@ -134,7 +134,7 @@ HEADINGS = {
 
 def shown(name: str, width: int) -> str:
     written = StringIO()
-    Console(file=written, width=width, color_system=None).print(TABLES[name]())
+    Console(file=written, width=width, color_system=None, force_terminal=True).print(TABLES[name]())
     return written.getvalue()
 
 
@@ -163,5 +163,5 @@ def test_headings_are_above_the_rows_where_there_is_room_and_else_beside_each(na
 def test_text_where_a_word_is_expected_is_not_cut_either() -> None:
     letter = DeadLetter(LETTER_ID, "r-1", "x" * 300, 1, {"message": ""}, "low:1-1", (), False, {})
     written = StringIO()
-    Console(file=written, width=80, color_system=None).print(dead_view.table([letter], NOW_MS))
+    Console(file=written, width=80, color_system=None, force_terminal=True).print(dead_view.table([letter], NOW_MS))
     assert written.getvalue().count("x") == 300

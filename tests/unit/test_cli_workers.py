@@ -30,7 +30,7 @@ def shown(found: list[WorkerView]) -> str:
 def test_one_that_works() -> None:
     words = {**GOOD, "seen_ms": NOW - 2_000, "started_ms": NOW - 7_200_000, "oldest_held_ms": NOW - 3_000}
     text = shown(views(words, {"high": 2, "low": 1}))
-    for part in ("w1", "ready", "vllm: small", "0.1.0", "2 h", "2 s ago", "3/32", "high 2, low 1", "3 s"):
+    for part in ("w1", "ready", "vllm: /models/small", "0.1.0", "2 h", "2 s ago", "3/32", "high 2, low 1", "3 s"):
         assert part in text
     assert "1 alive, 1 ready, running 3 of 32 slots" in text
 

@@ -252,9 +252,9 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
         for record in records:
             out_record(_values(record))
     elif records:
-        from rich.console import Console
+        from streamfleet.operator.commands.fitted_table import screen
 
-        Console().print(keys_table(records, now_ms))
+        screen().print(keys_table(records, now_ms))
     else:
         out("no API keys; make one: streamfleet gateway keys create NAME")
 

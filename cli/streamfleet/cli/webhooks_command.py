@@ -149,9 +149,9 @@ async def _list(redis_url: str | None, newest: int, as_json: bool) -> None:
         for letter in found:
             out_record(as_json_value(letter))
     elif found:
-        from rich.console import Console
+        from streamfleet.operator.commands.fitted_table import screen
 
-        Console().print(table(found, now_ms))
+        screen().print(table(found, now_ms))
     else:
         out("no dead webhooks")
 
@@ -235,8 +235,8 @@ async def _list_secrets(redis_url: str | None, as_json: bool) -> None:
         for row in rows:
             out_record(row)
     elif rows:
-        from rich.console import Console
+        from streamfleet.operator.commands.fitted_table import screen
 
-        Console().print(secrets_table(rows, now_ms))
+        screen().print(secrets_table(rows, now_ms))
     else:
         out("no secrets; make one: streamfleet gateway webhooks secret create")

@@ -112,10 +112,16 @@ def _print(report: Report) -> None:
 
 
 def _print_counts(found: Audit) -> None:
-    out(f"{'lane':<10}{'outstanding':>13}{'ready':>10}{'running':>10}{'undelivered':>13}")
+    from streamfleet.operator.commands.fitted_table import FittedTable, screen
+
+    table = FittedTable()
+    table.add_column("lane")
+    for name in ("outstanding", "ready", "running", "undelivered"):
+        table.add_column(name, justify="right")
     for lane in found.lanes:
         undelivered = "many" if lane.undelivered is None else str(lane.undelivered + lane.handed_out)
-        out(f"{lane.lane:<10}{lane.length:>13}{lane.ready:>10}{lane.running:>10}{undelivered:>13}")
+        table.add_row(lane.lane.value, str(lane.length), str(lane.ready), str(lane.running), undelivered)
+    screen().print(table)
     extra = {name: found.counts.get(name, 0) for name in ("duplicate", "vanished", "requeued")}
     out(f"delayed={found.delayed} dead_letters={found.dead_letters} " + " ".join(f"{k}={v}" for k, v in extra.items()))
     out(found.line())

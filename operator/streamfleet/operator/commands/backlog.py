@@ -60,23 +60,22 @@ def backlog(
 
 
 async def _once(settings: QueueSettings) -> None:
-    from rich.console import Console
-
     from streamfleet.operator.commands.backlog_view import render
+    from streamfleet.operator.commands.fitted_table import screen
     from streamfleet.operator.snapshot import take_snapshot
 
     async with connected(settings) as broker:
         snapshot = await take_snapshot(broker)
-    Console().print(render(snapshot, None))
+    screen().print(render(snapshot, None))
 
 
 async def _watch(settings: QueueSettings, interval_s: float) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from streamfleet.operator.commands.backlog_view import render
+    from streamfleet.operator.commands.fitted_table import screen
 
-    console = Console()
+    console = screen()
     async with connected(settings) as broker:
         if not console.is_terminal:
             async for snapshot, moving in _looks(broker, interval_s):

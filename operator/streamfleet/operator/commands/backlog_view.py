@@ -8,7 +8,6 @@ from rich.text import Text
 from streamfleet.common.durations import in_words
 from streamfleet.operator.commands.fitted_table import FittedTable
 from streamfleet.operator.commands.plain import cell, one_line
-from streamfleet.operator.commands.workers_view import short_name
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.lateness import QUIET, lateness
 from streamfleet.operator.snapshot import LaneView, Rates, Snapshot
@@ -81,7 +80,7 @@ def _workers(snapshot: Snapshot) -> RenderableType:
         table.add_row(
             cell(worker.name),
             _state(worker),
-            cell(f"{worker.engine}: {', '.join(map(short_name, worker.models))}"),
+            cell(f"{worker.engine}: {', '.join(worker.models)}"),
             str(worker.running),
             "-" if worker.slots is None else str(worker.slots),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",

@@ -72,9 +72,9 @@ async def _list(settings: QueueSettings, newest: int, reason: str | None, as_jso
         for letter in found:
             out_record(as_json_value(letter))
     elif found:
-        from rich.console import Console
+        from streamfleet.operator.commands.fitted_table import screen
 
-        Console().print(table(found, now_ms))
+        screen().print(table(found, now_ms))
     else:
         out("no dead letters")
 

@@ -58,15 +58,16 @@ async def _examine(settings: QueueSettings) -> list[Check]:
 
 
 def _print(found: Sequence[Check]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from streamfleet.operator.commands.fitted_table import screen
     from streamfleet.operator.commands.plain import one_line
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = screen()
     for check in found:
         line = Text(f"{check.level:<9}", style=STYLES[check.level])
         line.append(f"{check.name:<13} {one_line(check.seen)}", style="default")
-        console.print(line)
         if check.change:
-            console.print(Text(f"{'':<23}change: {one_line(check.change)}"))
+            apart = f"\n{'':<23}" if console.is_terminal else "  "
+            line.append(f"{apart}change: {one_line(check.change)}", style="default")
+        console.print(line, highlight=False, soft_wrap=True)

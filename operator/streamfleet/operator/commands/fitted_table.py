@@ -1,14 +1,25 @@
-"""Tables that fit the terminal, however narrow it is."""
+"""Tables that fit the terminal, however narrow it is, and plain lines where there is none."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 from rich.box import HORIZONTALS, SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
+from rich.text import Text
 
 TEXT_WIDTH = 12
 """Smallest width of a column of text, in characters."""
+
+
+def screen() -> Console:
+    """Output for tables and text. They fit a terminal; elsewhere, each line is whole, however long it is."""
+    terminal = sys.stdout.isatty()
+    return Console(force_terminal=terminal, soft_wrap=not terminal, emoji=False)
 
 
 class FittedTable(Table):
@@ -16,14 +27,17 @@ class FittedTable(Table):
 
     Headings wrap at spaces first, then the cells of the widest column do. Columns with ``overflow="fold"`` hold text
     (names, models, messages): long words break there too, at `TEXT_WIDTH` characters or more. On a terminal that is
-    narrower still, each row is a block with a line for each column.
+    narrower still, each row is a block with a line for each column. Without a terminal, each row is one line.
     """
 
     def __init__(self) -> None:
         super().__init__(header_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yields the table, or its blocks."""
+        """Yields the table, or its blocks, or its lines."""
+        if not console.is_terminal:
+            yield from self._lines()
+            return
         room = options.max_width - 2 * len(self.columns) + 1  # two characters between columns
         heads = [Measurement.get(console, options, column.header) for column in self.columns]
         cells = [_width(column, console, options) for column in self.columns]
@@ -41,6 +55,17 @@ class FittedTable(Table):
         for column, width in zip(self.columns, widths, strict=True):
             column.width = width
         yield from super().__rich_console__(console, options)
+
+    def _lines(self) -> Iterator[Text]:
+        """A line for the headings and for each row; two spaces or more between cells, and a dash for an empty one."""
+        columns = [
+            [Text.from_markup(str(cell), emoji=False).plain or "-" for cell in (column.header, *column.cells)]
+            for column in self.columns
+        ]
+        widths = [max(map(cell_len, cells)) for cells in columns]
+        for row in zip(*columns, strict=True):
+            padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+            yield Text("  ".join(padded).rstrip(), no_wrap=True, overflow="ignore")
 
     def _blocks(self) -> Table:
         blocks = Table(show_header=False, box=HORIZONTALS, show_edge=False, padding=(0, 1, 0, 0))

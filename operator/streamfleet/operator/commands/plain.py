@@ -6,7 +6,7 @@ import re
 
 from rich.markup import escape
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def plain(text: str | bytes) -> str:
@@ -14,7 +14,7 @@ def plain(text: str | bytes) -> str:
     if isinstance(text, bytes):
         text = text.decode(errors="backslashreplace")
     text = text.encode(errors="backslashreplace").decode()
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda found: f"\\{'x' if ord(found[0]) < 256 else 'u'}{ord(found[0]):02x}", text)
 
 
 def one_line(text: str | bytes) -> str:

@@ -113,11 +113,10 @@ def plan_workers(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
         out(json.dumps(as_json_values(found.found, found.late, found.spare, found.basis), indent=2))
         return
-    from rich.console import Console
-
+    from streamfleet.operator.commands.fitted_table import screen
     from streamfleet.operator.plan.view import render
 
-    Console().print(render(found.found, found.late, found.spare, found.basis))
+    screen().print(render(found.found, found.late, found.spare, found.basis))
 
 
 async def _learnt(settings: QueueSettings) -> Lengths:
@@ -159,6 +158,7 @@ def measure(  # noqa: PLR0913, PLR0917 - each parameter is an option
     max_model_len: Annotated[
         int | None, typer.Option("--max-model-len", min=2, help="Most tokens of one request, prompt and answer.")
     ] = None,
+    as_json: AsJson = False,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
 ) -> None:
@@ -180,11 +180,10 @@ def measure(  # noqa: PLR0913, PLR0917 - each parameter is an option
     options = MeasureOptions(prompt_tokens, output_tokens, up_to, rounds, name, kv_tokens, max_model_len)
     found = run(_measure(queue_settings(redis_url, queue), options))
     found.save(output)
-    from rich.console import Console
-
+    from streamfleet.operator.commands.fitted_table import screen
     from streamfleet.operator.plan.view import render_profile
 
-    Console().print(render_profile(found))
+    out(json.dumps(found.to_json(), indent=2)) if as_json else screen().print(render_profile(found))
     say(f"written to {output}; next: streamfleet plan --profile {output} --rate … --deadline …")
 
 

@@ -73,10 +73,8 @@ def _value(text: str | None) -> int | list[int] | str | None:
 
 
 def _print(fields: Mapping[str, str], differing: Mapping[str, str]) -> None:
-    from rich.console import Console
-
     from streamfleet.common.queue_configuration import NAMES
-    from streamfleet.operator.commands.fitted_table import FittedTable
+    from streamfleet.operator.commands.fitted_table import FittedTable, screen
     from streamfleet.operator.commands.plain import cell
 
     table = FittedTable()
@@ -85,7 +83,7 @@ def _print(fields: Mapping[str, str], differing: Mapping[str, str]) -> None:
     table.add_column("this environment", justify="right")
     for name in NAMES:
         table.add_row(name, cell(fields.get(name, "not set")), f"[yellow]{cell(differing.get(name, ''))}[/yellow]")
-    Console().print(table)
+    screen().print(table)
 
 
 @queue.command("set")

@@ -59,9 +59,7 @@ async def _show(settings: QueueSettings, as_json: bool) -> None:
 
 
 def _print(found: list[TenantView]) -> None:
-    from rich.console import Console
-
-    from streamfleet.operator.commands.fitted_table import FittedTable
+    from streamfleet.operator.commands.fitted_table import FittedTable, screen
     from streamfleet.operator.commands.plain import cell
 
     table = FittedTable()
@@ -76,7 +74,7 @@ def _print(found: list[TenantView]) -> None:
         most = "" if view.max_running is None else str(view.max_running)
         key = [f"key {cell(view.key)}" if view.key else ""] if by_keys else []
         table.add_row(cell(view.tenant or "(none given)"), f"{view.weight:g}", most, *map(str, counts), *key)
-    Console().print(table)
+    screen().print(table)
 
 
 @tenants.command("set")

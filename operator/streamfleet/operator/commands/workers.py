@@ -50,12 +50,12 @@ def workers(
 
 
 async def _show(settings: QueueSettings, interval_s: float | None) -> None:
-    from rich.console import Console
     from rich.live import Live
 
+    from streamfleet.operator.commands.fitted_table import screen
     from streamfleet.operator.commands.workers_view import render
 
-    console = Console()
+    console = screen()
     async with connected(settings) as broker:
         if interval_s is None or not console.is_terminal:
             async for found in _looks(broker, interval_s):

@@ -36,11 +36,6 @@ def summary(workers: Sequence[WorkerView], left_out: int) -> str:
     return line + (f"; {left_out} silent without requests left out" if left_out else "")
 
 
-def short_name(model: str) -> str:
-    """A model's short name: the last part of the path, if vLLM names the model by its folder."""
-    return model.rstrip("/").rpartition("/")[2] if model.startswith("/") else model
-
-
 def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
     """All workers as JSON values."""
     return [
@@ -66,7 +61,7 @@ def _table(workers: Sequence[WorkerView]) -> FittedTable:
         table.add_row(
             cell(worker.name),
             _ready(worker),
-            cell(f"{worker.engine}: {', '.join(map(short_name, worker.models))}"),
+            cell(f"{worker.engine}: {', '.join(worker.models)}"),
             cell(worker.version or "-"),
             in_words(worker.age_s),
             "never" if worker.silent_s is None else f"{in_words(max(0.0, worker.silent_s))} ago",
