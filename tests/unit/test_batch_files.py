@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import json
 import os
+import re
+import threading
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from streamfleet.producer.batch_files import AppendFile, BatchFileError, Job, count_lines, default_error_file, lines_of
+from streamfleet.producer.batch_files import (
+    AppendFile,
+    BatchFileError,
+    GzipAppendFile,
+    Job,
+    count_lines,
+    default_error_file,
+    lines_of,
+    readable_twice,
+)
 from streamfleet.producer.batch_lines import Written
 
 
@@ -175,3 +188,78 @@ def test_counts_lines_that_hold_something(tmp_path: Path) -> None:
 def test_error_file_stands_beside_the_output() -> None:
     assert default_error_file(Path("d/out.jsonl")) == Path("d/out.errors.jsonl")
     assert default_error_file(Path("d/out")) == Path("d/out.errors")
+    assert default_error_file(Path("d/out.jsonl.gz")) == Path("d/out.errors.jsonl.gz")
+
+
+def zipped(path: Path, *groups: list[str]) -> list[int]:
+    """Write lines, a flush after each group. Returns the sizes of the file after each flush."""
+    file, sizes = GzipAppendFile(path), [0]
+    for group in groups:
+        for name in group:
+            file.add(line(name))
+        file.flush()
+        sizes.append(path.stat().st_size)
+    file.close()
+    return sizes
+
+
+def test_a_killed_run_leaves_whole_lines_of_a_gzip_file_wherever_it_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl.gz"
+    groups = [["a", "b"], ["c"], ["d", "e", "f"]]
+    sizes = zipped(path, *groups)
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        file = GzipAppendFile(path)
+        kept = [str(about.custom_id) for about in file.written()]
+        flushed = sum(size <= length for size in sizes) - 1
+        assert kept == [name for group in groups[:flushed] for name in group]
+        file.add(line("z"))
+        file.close()
+        assert gzip.decompress(path.read_bytes()) == b"".join(map(line, [*kept, "z"]))
+
+
+def test_of_a_gzip_file_of_somebody_all_lines_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl.gz"
+    path.write_bytes(gzip.compress(line("a") + line("b").rstrip()) + b"\0" * 100_000)
+    file = GzipAppendFile(path)
+    assert [about.custom_id for about in file.written()] == ["a", "b"]
+    file.add(line("c"))
+    file.close()
+    assert gzip.decompress(path.read_bytes()).splitlines(keepends=True) == [line("a"), line("b"), line("c")]
+
+
+@pytest.mark.parametrize("content", [b"xy", line("a"), gzip.compress(b"hello\n"), gzip.compress(line("a")) + b"tail"])
+def test_a_file_that_is_no_gzip_of_a_batch_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "out.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(BatchFileError, match=re.escape(str(path))):
+        list(GzipAppendFile(path).written())
+    assert path.read_bytes() == content
+
+
+def test_an_input_may_be_gzip(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(b"{}\n\n{}\n") + gzip.compress(b"{}\n"))
+    assert count_lines(tmp_path / "in.jsonl.gz") == 3
+
+
+@pytest.mark.parametrize(
+    "spoilt", [lambda text: text[:-9], lambda text: text[:12] + b"\xff\xff" + text[14:], gzip.decompress]
+)
+def test_a_damaged_gzip_input_is_named(tmp_path: Path, spoilt: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "in.jsonl.gz"
+    path.write_bytes(spoilt(gzip.compress(b"{}\n" * 100)))
+    with pytest.raises(BatchFileError, match=re.escape(f"{path} is a damaged gzip file")):
+        count_lines(path)
+
+
+def test_a_pipe_is_copied_and_a_file_is_read_as_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"{}\n",))
+    writer.start()
+    (tmp_path / "folder").mkdir()
+    copy = readable_twice(pipe, tmp_path / "folder")
+    writer.join()
+    assert (copy.read_bytes(), copy.read_bytes()) == (b"{}\n", b"{}\n")
+    assert readable_twice(copy, tmp_path) == copy

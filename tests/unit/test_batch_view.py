@@ -35,15 +35,15 @@ def test_a_line_says_it_all() -> None:
     assert "waiting for room" in describe(progress(20, lane_full=True), pace)
 
 
-def test_without_a_terminal_there_is_a_line_every_few_seconds() -> None:
+def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
     clock, written = HandClock(), StringIO()
     with BatchView(Console(file=written), clock) as view:
-        for done in range(12):
+        for done in range(25):
             view.show(progress(done))
             clock.seconds += 1
     lines = written.getvalue().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["batch: 5/100 done", "batch: 10/100 done"]
-    assert view.latest == progress(11)
+    assert [line.split(",")[0] for line in lines] == ["batch: 10/100 done", "batch: 20/100 done"]
+    assert view.latest == progress(24)
 
 
 def test_on_a_terminal_there_is_a_bar() -> None:

@@ -62,6 +62,8 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         ("dead requeue", "name ids, or give --reason, or --all"),
         ("dead purge x --all", "name ids, or give --reason, or --all"),
         ("batch no-such-file.jsonl out.jsonl", "no-such-file.jsonl"),
+        ("enqueue hi --prompt hi", "give either --prompt or --body"),
+        ("enqueue hi --json", "give --stream too"),
         ("worker --engine steam", "STREAMFLEET_ENGINE"),
         ("worker --engine vllm", "STREAMFLEET_MODEL is not set"),
         ("frobnicate", "frobnicate"),

@@ -19,7 +19,7 @@ from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
 from streamfleet.producer.ask import Ask
-from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of
+from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of, open_input
 from streamfleet.producer.batch_lines import (
     BadLine,
     BatchLine,
@@ -50,6 +50,7 @@ class BatchOptions:
         deadline_ms: deadline, epoch ms; None for none.
         window: largest number of outstanding requests.
         if_late: REFUSE for lines that fail where they will likely be late; None for lines that wait.
+        tenant, session, program: as in `Options`, of all its requests.
     """
 
     id_prefix: str
@@ -57,6 +58,9 @@ class BatchOptions:
     deadline_ms: int | None = None
     window: int = 1000
     if_late: str | None = None
+    tenant: str | None = None
+    session: str | None = None
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class Batch:
         """Run until every line is answered. It may be cancelled at any point: finished lines are in the files."""
         arrivals = self._client.arrivals()
         try:
-            with self._source.open("rb") as lines, self._source.open("rb") as lines_again:
+            with open_input(self._source) as lines, open_input(self._source) as lines_again:
                 requests = in_cache_order(
                     self._requests(lines_of(lines)),
                     self._options.window,
@@ -255,6 +259,9 @@ class Batch:
             deadline=options.deadline_ms,
             endpoint=line.url,
             if_late=options.if_late,
+            tenant=options.tenant,
+            session=options.session,
+            program=options.program,
         )
         try:
             return self._client.prepare(ask)

@@ -1,4 +1,4 @@
-"""Progress of a batch: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress of a batch: a bar on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.durations import in_words
 from streamfleet.producer.batch import Progress
 
-LINE_EVERY_S = 5.0
+LINE_EVERY_S = 10.0
 PACE_SPAN_S = 30.0
 RECORD_EVERY_S = 0.25
 

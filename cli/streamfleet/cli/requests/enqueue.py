@@ -26,10 +26,21 @@ class IfLate(StrEnum):
     DOWNGRADE = "downgrade"
 
 
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose request it is, for fairness between tenants.")]
+Session = Annotated[
+    str | None,
+    typer.Option("--session", help="What it belongs to, as a conversation: it runs where the cache of that is."),
+]
+Program = Annotated[
+    str | None, typer.Option("--program", help="The agent's run that it is a turn of. Default: the session's.")
+]
+
+
 def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", help="A user message; makes a chat request of it.")
+    message: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="A user message; makes a chat request of it.")
     ] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The same, as an option.")] = None,
     body: Annotated[
         str | None,
         typer.Option("--body", "-b", metavar="JSON|@FILE|-", help="A whole OpenAI request body; - reads stdin."),
@@ -53,33 +64,42 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str | None, typer.Option("--id", help="The request's id. The same id and body again is the same request.")
     ] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="OpenAI path. Inferred from the body.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait, and print the answer in place of the id.")] = False,
+    tenant: Tenant = None,
+    session: Session = None,
+    program: Program = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait, and print the answer's text in place of the id.")
+    ] = False,
     stream: Annotated[bool, typer.Option("--stream", "-s", help="The same, while it comes.")] = False,
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0, help="With --wait, --stream: for so many seconds at most.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --stream: print each chunk as a line of JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --wait: print the whole result. With --stream: each chunk, on a line.")
+    ] = False,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
 ) -> None:
     """Enqueue one request; prints its id.
 
-    Needs --prompt or --body. With --wait or --stream, the exit status is 0 when it succeeded and 1 when it did not.
-    It is 1, too, when --if-late refuse has refused it.
+    Needs a prompt or --body. With --wait or --stream, stdout has the answer alone, and the exit status is 0 when it
+    succeeded and 1 when it did not. It is 1, too, when --if-late refuse has refused it.
 
     ```text
-    streamfleet enqueue --prompt "What is the capital of France? Answer in one word." --max-tokens 16 --wait
-    streamfleet enqueue --prompt "Tell me a story" --stream
-    streamfleet enqueue -p "Summarise …" --lane high --ttl 30s --id report-7
-    streamfleet enqueue -p "Answer at once" --lane high --ttl 5s --if-late refuse
+    streamfleet enqueue "What is the capital of France? Answer in one word." --max-tokens 16 --wait
+    streamfleet enqueue "Tell me a story" --stream
+    streamfleet enqueue "Summarise …" --lane high --ttl 30s --id report-7 --tenant acme
+    streamfleet enqueue "And then?" --session chat-17 --program agent-17-3
+    streamfleet enqueue "Answer at once" --lane high --ttl 5s --if-late refuse
     streamfleet enqueue --body @request.json --lane low --deadline 2030-01-31T12:00:00Z
     ```
     """
     options: dict[str, Any] = {"lane": lane, "id": request_id, "endpoint": endpoint, "stream": stream}
     options |= {"if_late": if_late, **_deadline(deadline, ttl)}
-    request = _body(prompt, body, max_tokens)
-    if as_json and not stream:
-        raise typer.BadParameter("--json prints chunks: give --stream too")
+    options |= {"tenant": tenant, "session": session, "program": program}
+    request = _body([each for each in (message, prompt) if each is not None], body, max_tokens)
+    if as_json and not (wait or stream):
+        raise typer.BadParameter("--json prints the answer: give --stream too, or --wait")
     run(_enqueue(queue_settings(redis_url, queue), request, options, wait or stream, timeout, as_json))
 
 
@@ -104,14 +124,14 @@ async def _enqueue(
         if options["stream"]:
             await show_stream(handle, timeout, as_json)
         else:
-            show_result(await handle.result(timeout))
+            show_result(await handle.result(timeout), as_json)
 
 
-def _body(prompt: str | None, body: str | None, max_tokens: int | None) -> dict[str, Any]:
-    if (prompt is None) == (body is None):
-        raise typer.BadParameter("give either --prompt or --body")
-    if prompt is not None:
-        request: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]}
+def _body(prompts: list[str], body: str | None, max_tokens: int | None) -> dict[str, Any]:
+    if len(prompts) + (body is not None) != 1:
+        raise typer.BadParameter("give either --prompt or --body, or the prompt alone")
+    if prompts:
+        request: dict[str, Any] = {"messages": [{"role": "user", "content": prompts[0]}]}
     else:
         from streamfleet.common.protocol import parse_body
 
