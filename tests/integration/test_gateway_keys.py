@@ -149,7 +149,7 @@ def test_a_key_ends(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["create", ""], "name: must not be empty"), (["create", "n", "--expires", "soon"], "deadline: must be a time")],
+    [(["create", ""], "name: must not be empty"), (["create", "n", "--expires", "soon"], "--expires: must be a time")],
     ids=lambda words: " ".join(words) if isinstance(words, list) else None,
 )
 def test_what_makes_no_sense_is_refused(stage: Stage, words: list[str], said: str) -> None:

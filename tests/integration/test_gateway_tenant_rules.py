@@ -59,7 +59,11 @@ def test_bad_values_are_told_by_the_name_of_their_field(redis_url: str) -> None:
     assert (made.returncode, made.stdout) == (2, "")
     assert "weight: must be 0.001 to 1000000" in made.stderr
     key_id = json.loads(_typed(redis_url, "create", "acme", "--json"))["id"]
-    for options, field in ((["--max-running", "0"], "max_running"), ([], "--weight"), (["--weight", "nan"], "weight")):
+    for options, field in (
+        (["--max-running", "0"], "--max-running: "),
+        ([], "--weight"),
+        (["--weight", "nan"], "weight"),
+    ):
         done = streamfleet(redis_url, "gateway", "keys", "set", key_id, *options)
         assert (done.returncode, field in done.stderr) == (2, True)
     unknown = streamfleet(redis_url, "gateway", "keys", "set", "0" * 16, "--weight", "2")

@@ -54,7 +54,7 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     [
         ("enqueue --prompt hi --deadline tomorrow", "deadline: must be a time"),
         ("enqueue --prompt hi --ttl soon", "ttl: must be a span"),
-        ("enqueue --prompt hi --queue {x}", "STREAMFLEET_QUEUE: must not contain any of {}"),
+        ("enqueue --prompt hi --queue {x}", "--queue: must not contain any of {}"),
         ("enqueue --body {", "body: is not JSON"),
         ("enqueue --body @no-such-file.json", "body: cannot read no-such-file.json"),
         ("enqueue", "give either --prompt or --body"),
@@ -64,7 +64,7 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         ("batch no-such-file.jsonl out.jsonl", "no-such-file.jsonl"),
         ("enqueue hi --prompt hi", "give either --prompt or --body"),
         ("enqueue hi --json", "give --stream too"),
-        ("worker --engine steam", "STREAMFLEET_ENGINE"),
+        ("worker --engine steam", "--engine: "),
         ("worker --engine vllm", "STREAMFLEET_MODEL is not set"),
         ("frobnicate", "frobnicate"),
     ],

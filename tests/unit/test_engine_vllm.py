@@ -293,5 +293,5 @@ def test_an_absent_vllm_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) 
         raise ModuleNotFoundError(f"No module named {place!r}", name=place)
 
     monkeypatch.setattr("importlib.import_module", absent)
-    with pytest.raises(ImportError, match="pip install 'streamfleet"):
+    with pytest.raises(ImportError, match=r"pip install '.\[gpu"):
         find_names()

@@ -229,7 +229,7 @@ async def test_an_object_store_is_sent_small_parts(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("url", "missing", "command"),
     [
-        ("s3://bucket/x", "s3fs", "pip install 'streamfleet[s3]'"),
+        ("s3://bucket/x", "s3fs", "pip install '.[s3]' in a clone"),
         ("gs://bucket/x", "gcsfs", "pip install gcsfs"),
         ("az://bucket/x", "adlfs", "pip install adlfs"),
     ],

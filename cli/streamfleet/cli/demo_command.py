@@ -81,5 +81,5 @@ def _missing(error: ModuleNotFoundError, target: str, extras: str) -> Exception:
     if missing.startswith("streamfleet"):
         return error
     return SettingsError(
-        f"the demo needs {missing}, which is not installed: run `{target}`, or pip install 'streamfleet[{extras}]'"
+        f"the demo needs {missing}, which is not installed: run `{target}`, or pip install '.[{extras}]' in a clone"
     )

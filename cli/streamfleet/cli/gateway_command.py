@@ -205,7 +205,7 @@ async def _create(  # noqa: PLR0913 - an argument for each property of a key
     broker = _broker(redis_url)
     try:
         now_ms = await broker.now_ms()
-        expires_ms = None if expires is None else parse_deadline(expires, now_ms)
+        expires_ms = None if expires is None else parse_deadline(expires, now_ms, "expires")
         secret = new_secret()
         digest = digest_of(secret)
         usable = lanes or USUAL_LANES

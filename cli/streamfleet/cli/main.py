@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.main import get_command
 
 from streamfleet.cli.demo_command import demo, demo_gateway
 from streamfleet.cli.gateway_command import gateway
@@ -19,7 +20,7 @@ from streamfleet.common.errors import InvalidRequest, SettingsError, Streamfleet
 from streamfleet.operator.commands.acl import acl
 from streamfleet.operator.commands.audit import audit
 from streamfleet.operator.commands.backlog import backlog
-from streamfleet.operator.commands.common import FAILED, INTERRUPTED, USAGE, out, say
+from streamfleet.operator.commands.common import FAILED, GIVEN, INTERRUPTED, USAGE, out, say
 from streamfleet.operator.commands.dead import dead
 from streamfleet.operator.commands.doctor import doctor
 from streamfleet.operator.commands.drain import drain
@@ -77,8 +78,9 @@ app.command("demo-gateway", rich_help_panel=PROCESSES)(demo_gateway)
 
 def main() -> NoReturn:
     """Run the command line and exit: 0 well, 1 failed, 2 wrong usage or settings, 130 interrupted."""
+    GIVEN.clear()
     try:
-        app()
+        _noting(get_command(app))()
     except (SettingsError, InvalidRequest) as error:
         _end(str(error), USAGE)
     except StreamfleetError as error:
@@ -94,9 +96,32 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
+def _noting(command: Any) -> Any:
+    """Let a command, and all under it, note which options are on the command line, for errors to name."""
+    invoke = command.invoke
+
+    def noting(context: typer.Context) -> Any:
+        for param in command.params:
+            source = context.get_parameter_source(param.name)
+            if source is not None and source.name == "COMMANDLINE":
+                option = max(param.opts, key=len)
+                shown = option if option.startswith("-") else (param.metavar or option.upper()).strip("[].")
+                GIVEN[option.lstrip("-").replace("-", "_")] = shown
+        return invoke(context)
+
+    command.invoke = noting
+    for each in getattr(command, "commands", {}).values():
+        _noting(each)
+    return command
+
+
 def _end(text: str, status: int) -> NoReturn:
     for line in text.splitlines():
-        say(f"streamfleet: {line}")
+        field, colon, message = line.partition(": ")
+        option = GIVEN.get(field.removesuffix("_ms"), "")
+        # Wrong usage begins with the field: "ttl: must be …" of --ttl.
+        named = f"{option}{colon}{message}" if status == USAGE and option.startswith("--") else line
+        say(f"streamfleet: {named}")
     sys.exit(status)
 
 

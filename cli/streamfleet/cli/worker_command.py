@@ -13,9 +13,13 @@ def worker(
     engine: Annotated[
         str | None, typer.Option("--engine", help="vllm, openai or simulated. Default: STREAMFLEET_ENGINE.")
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name or folder, as vLLM takes it.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model name or folder, as vLLM takes it. Default: STREAMFLEET_MODEL."),
+    ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="This worker's name. Default: host, process id, a random part.")
+        str | None,
+        typer.Option("--name", help="Default: STREAMFLEET_WORKER_NAME, then host, process id, a random part."),
     ] = None,
     redis_url: RedisUrl = None,
     queue: QueueName = None,
@@ -27,7 +31,10 @@ def worker(
     ] = None,
     engine_args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ENGINE ARGS]...", help="vLLM's own arguments, as vLLM names them."),
+        typer.Argument(
+            metavar="[-- ENGINE ARGS]...",
+            help="vLLM's own arguments, as vLLM names them. Default: STREAMFLEET_ENGINE_ARGS.",
+        ),
     ] = None,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C, which let it finish what it runs.

@@ -23,7 +23,7 @@ def parse_span(text: str, param: str = "ttl") -> int:
     return round(float(match[1]) * _UNIT_MS[match[2]])
 
 
-def parse_deadline(text: str, now_ms: int) -> int:
+def parse_deadline(text: str, now_ms: int, param: str = "deadline") -> int:
     """Epoch milliseconds of a time (ISO 8601 with its offset), a span from `now_ms`, or epoch milliseconds.
 
     Raises:
@@ -39,10 +39,10 @@ def parse_deadline(text: str, now_ms: int) -> int:
     except ValueError:
         raise InvalidRequest(
             f"must be a time such as 2030-01-31T12:00:00Z, a span such as 10m, or epoch ms, not {text[:40]!r}",
-            "deadline",
+            param,
         ) from None
     if moment.tzinfo is None:
-        raise InvalidRequest(f"{text} needs its offset, such as {text}Z or {text}+02:00", "deadline")
+        raise InvalidRequest(f"{text} needs its offset, such as {text}Z or {text}+02:00", param)
     return round(moment.timestamp() * 1000)
 
 

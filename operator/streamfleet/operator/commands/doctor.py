@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, out, queue_settings, run
+from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, as_given, out, queue_settings, run
 
 if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
@@ -32,7 +33,10 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
     streamfleet doctor --json | jq '.[] | select(.level != "ok")'
     ```
     """
-    found = run(_examine(queue_settings(redis_url, queue)))
+    found = [
+        replace(check, seen=as_given(check.seen), change=as_given(check.change))
+        for check in run(_examine(queue_settings(redis_url, queue)))
+    ]
     if as_json:
         out(json.dumps([check.to_json() for check in found], indent=2))
     else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
     from streamfleet.operator.request_location import Trace
 
-RequestId = Annotated[str, typer.Argument(metavar="ID", help="Request id, or <lane>:<stream id> of an entry.")]
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="Request id, or `<lane>:<stream id>` of an entry.")]
 
 
 def trace(
@@ -35,7 +35,7 @@ def trace(
 
     What a client enqueued is found at once by its id, however long the queue is. A request that was put in by a plain
     XADD under an id of its own is looked for among what workers hold and the oldest 500 entries of each lane, until it
-    has ended; ask by <lane>:<stream id> to find it at once. The exit status is 1 when Redis holds nothing of it.
+    has ended; ask by `<lane>:<stream id>` to find it at once. The exit status is 1 when Redis holds nothing of it.
 
     ```text
     streamfleet trace r-42

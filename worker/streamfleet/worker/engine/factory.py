@@ -36,7 +36,7 @@ def build(settings: EngineSettings, max_sequences: int = 16, reserve_percent: in
         name = "STREAMFLEET_ENGINE_ARGS" if settings.engine == "vllm" else "VLLM_URL"
         raise SettingsError(f"{name}: {error}") from None
     except ModuleNotFoundError as error:
-        extra = "'streamfleet[gpu]' (or [cpu])" if settings.engine == "vllm" else "'streamfleet[worker]'"
+        extra = "'.[gpu]' (or [cpu]) in a clone" if settings.engine == "vllm" else "'.[worker]' in a clone"
         raise SettingsError(
             f"STREAMFLEET_ENGINE: {settings.engine} needs {error.name}, which is not installed: pip install {extra}"
         ) from None

@@ -542,5 +542,5 @@ def look(place: str, name: str) -> Any:
 
 def _absent(error: ModuleNotFoundError) -> str:
     if error.name == "vllm":
-        return "vLLM is not installed: pip install 'streamfleet[gpu]' (or [cpu]), or choose another engine"
+        return "vLLM is not installed: pip install '.[gpu]' (or [cpu]) in a clone, or choose another engine"
     return f"vLLM is installed but not whole ({error}): install it again"
