@@ -219,6 +219,45 @@ def test_python_in_pages_compiles_and_imports_what_exists(pages: dict[Path, str]
                 assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
 
 
+ADDS = re.compile(r"XADD|xAdd|enqueue|\bxadd\b|\.Ask\(|\brun\(")
+FIXED_ID = re.compile(
+    r"""--id[ =]["']?[\w-]+ | \bid\ ["']?[\w-]+["']?\ body | \bid\s*[:=]\s*["'](?![^"']*[{$])[\w-]
+    | ["']id["']\s*[:,]\s*["'](?![^"']*[{$])[\w-]""",
+    re.VERBOSE,
+)
+
+
+def test_no_snippet_carries_a_fixed_id_that_a_second_run_would_collide_with(
+    repository: Path, pages: dict[Path, str]
+) -> None:
+    """The same id again is the same request: who runs such a snippet twice would get the old answer."""
+    snippets = [(page.name, text) for page, whole in pages.items() for _, text in FENCE.findall(whole)]
+    snippets += [
+        (path.name, path.read_text(encoding="utf-8"))
+        for path in (repository / "examples").rglob("*")
+        if path.suffix in (".sh", ".mjs")
+    ]
+    fixed = [
+        (name, line)
+        for name, text in snippets
+        if ADDS.search(text)
+        for line in text.splitlines()
+        if FIXED_ID.search(line) and "cancel_requests" not in line
+    ]
+    assert fixed == []
+    for fresh in ('id "$id" body', "id=$(uuidgen)", "id: randomUUID()", 'id=f"city-{name}"', 'id="r-$(date +%s)"'):
+        assert not FIXED_ID.search(fresh), fresh
+    for planted in (
+        "XADD k * id r-42 body '{}'",
+        '  id: "n-1",',
+        "--id r-42",
+        'body, id="a"',
+        '"id": "a"',
+        "'id', 'a'",
+    ):
+        assert FIXED_ID.search(planted), planted
+
+
 def test_the_configuration_page_is_what_the_settings_say(repository: Path) -> None:
     done = subprocess.run(
         [sys.executable, "tools/configuration_page.py", "--check"],
