@@ -198,6 +198,65 @@ def test_odd_but_allowed_input_runs(shared: SharedWorker, name: str) -> None:
     assert shared.worker.alive
 
 
+WRONG_TIMES = [
+    *[
+        ("deadline", value, "expired")
+        for value in ("0", "1000", "1732700000", "4102444800", "978307199999", "0001732700000")
+    ],
+    *[
+        ("deadline", value, "failed")
+        for value in ("1732700000.5", "1790000000000.0", "-1", "+1790000000000", " 1790000000000", "1790000000000 ")
+    ],
+    *[
+        ("deadline", value, "failed")
+        for value in ("1e12", "0x1A0C2E5D400", "nan", "-inf", "1_790_000_000_000", "1790000000000ms", "soon", " ")
+    ],
+    *[
+        ("deadline", value, "failed")
+        for value in ("2030-01-31T12:00:00Z", "9" * 17, "null", "undefined", "'1790000000000'")
+    ],
+    *[
+        ("ttl", value, "failed")
+        for value in ("-5", "-60000", "1.5", "1e3", "60s", "nan", "0x10", " 60000", "60000\n", "1" * 17)
+    ],
+]
+
+
+@pytest.mark.parametrize(("name", "value", "status"), WRONG_TIMES)
+def test_a_wrong_time_says_what_was_read_and_what_is_meant(
+    shared: SharedWorker, name: str, value: str, status: str
+) -> None:
+    (request,) = shared.submit(good(**{name: value}))
+    fields = shared.result(request)
+    error = json.loads(fields["error"])["error"]
+    assert (fields["status"], error["param"]) == (status, name)
+    assert "milliseconds" in error["message"]
+    assert ("epoch" if name == "deadline" else "from enqueueing") in error["message"]
+    assert (value.lstrip("0") or "0" if status == "expired" else repr(value)) in error["message"]
+    (letter,) = shared.dead_letters(request)
+    assert (letter[b"_error"].decode(), letter[name.encode()].decode()) == (fields["error"], value)
+
+
+@pytest.mark.parametrize("fields", [{"deadline": "978307200000"}, {"deadline": "1700000000000"}, {"ttl": "0"}])
+def test_a_time_that_passed_is_not_taken_for_one_in_seconds(shared: SharedWorker, fields: dict[str, str]) -> None:
+    (request,) = shared.submit(good(**fields))
+    written = shared.result(request)
+    message = json.loads(written["error"])["error"]["message"]
+    assert (written["status"], "seconds" in message) == ("expired", False), message
+
+
+def test_an_id_of_a_time_long_ago_does_not_make_a_ttl_a_deadline_in_seconds(shared: SharedWorker) -> None:
+    shared.redis.xadd("{default}:lane:low", good(id="long-ago", ttl="1000"), id="1-1")
+    message = json.loads(shared.result("long-ago")["error"])["error"]["message"]
+    assert message == "the deadline passed while the request was queued"
+
+
+@pytest.mark.parametrize("name", ["deadline", "ttl"])
+def test_an_empty_time_counts_as_absent(shared: SharedWorker, name: str) -> None:
+    (request,) = shared.submit(good(**{name: ""}))
+    assert shared.result(request)["status"] == "succeeded"
+
+
 def test_all_at_once(shared: SharedWorker) -> None:
     """In one batch, twice over, with good ones among them."""
     small = [bad.fields for bad in BAD.values() if len(str(bad.fields)) < 10_000]

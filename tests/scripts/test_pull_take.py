@@ -67,6 +67,13 @@ async def test_ids_that_collide_across_lanes_are_two_requests(queue: Queue) -> N
     assert "result:high:1000-0" not in after
 
 
+async def test_a_deadline_after_2001_is_in_milliseconds(queue: Queue) -> None:
+    await queue.at(1_790_000_000_000).add("high", "1789999999999-0", id="late", deadline=978_307_200_000)
+    await queue.at(1_790_000_000_000).pull()
+    error = json.loads((await queue.dump())["result:late"]["error"])["error"]
+    assert error["message"] == "the deadline passed while the request was queued"
+
+
 async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="late", deadline=NOW, reply="me", tenant="t1", meta="m1")
     await queue.at(NOW - 1).pull(wanted=0)
@@ -74,7 +81,8 @@ async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
     assert (pulled.claims, pulled.dropped) == ([], 1)
     error = {
         "error": {
-            "message": "the deadline passed while the request was queued",
+            "message": "the deadline passed while the request was queued: it was read as 1000000, before "
+            "the year 2001: epoch milliseconds are meant, not seconds",
             "type": "timeout",
             "param": "deadline",
             "code": "deadline_exceeded",

@@ -38,6 +38,15 @@ def test_deadlines(text: str, epoch_ms: int) -> None:
     assert parse_deadline(text, NOW) == epoch_ms
 
 
+@pytest.mark.parametrize("text", ["0", "1732700000", "1732700000.5", "978307199999"])
+def test_a_deadline_in_seconds_is_none(text: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        parse_deadline(text, NOW)
+    assert raised.value.param == "deadline"
+    assert text in raised.value.message
+    assert "epoch m" in raised.value.message
+
+
 @pytest.mark.parametrize("text", ["tomorrow", "2030-01-31T12:00:00", "2030-13-01", "1896091200", ""])
 def test_no_deadlines(text: str) -> None:
     with pytest.raises(InvalidRequest) as raised:

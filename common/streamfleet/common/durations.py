@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from streamfleet.common.envelope import check_deadline
 from streamfleet.common.errors import InvalidRequest
 
 _SPAN = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)(ms|s|m|h|d)")
@@ -30,8 +31,8 @@ def parse_deadline(text: str, now_ms: int, param: str = "deadline") -> int:
         InvalidRequest: the text is none of these.
     """
     text = text.strip()
-    if re.fullmatch(r"[0-9]{12,16}", text):
-        return int(text)
+    if re.fullmatch(r"[0-9]{9,16}", text):
+        return check_deadline(int(text))
     if _SPAN.fullmatch(text):
         return now_ms + parse_span(text)
     try:

@@ -13,6 +13,8 @@ from streamfleet.common.errors import InvalidRequest
 
 MAX_NAME_CHARS = 256
 MAX_META_BYTES = 4096
+EARLIEST_MS = 978_307_200_000
+"""The year 2001: an earlier deadline is one in seconds. `finish.lua` has it too."""
 _MS = re.compile(r"[0-9]{1,16}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -52,6 +54,19 @@ def check_meta(size: int) -> None:
     """
     if size > MAX_META_BYTES:
         raise InvalidRequest(f"is {size} bytes; at most {MAX_META_BYTES} are allowed", "meta")
+
+
+def check_deadline(epoch_ms: int, param: str = "deadline") -> int:
+    """Check that a producer's deadline is in milliseconds.
+
+    Raises:
+        InvalidRequest: it is before the year 2001, so it is in seconds.
+    """
+    if epoch_ms < EARLIEST_MS:
+        raise InvalidRequest(
+            f"was read as {epoch_ms}, before the year 2001: epoch milliseconds are meant, not seconds", param
+        )
+    return epoch_ms
 
 
 def text(name: bytes, value: bytes) -> str:

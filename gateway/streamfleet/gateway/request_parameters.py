@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.durations import parse_span
-from streamfleet.common.envelope import MAX_NAME_CHARS, check_traceparent
+from streamfleet.common.envelope import MAX_NAME_CHARS, check_deadline, check_traceparent
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
     CHAT,
@@ -60,7 +60,7 @@ TIERS = {
 """OpenAI's `service_tier` to lane: a price there, a priority here."""
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
-_EPOCH_MS = re.compile(r"[0-9]{12,16}")
+_EPOCH_MS = re.compile(r"[0-9]{9,16}")
 _SDK_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
 SDK_GRACE_MS = 1_000
 """A deadline taken from the SDK's time-out is this much later, so that the SDK gives up first and raises its own
@@ -303,7 +303,7 @@ def _read_deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stre
     if (given := headers.get("x-streamfleet-deadline-ms")) is not None:
         if not _EPOCH_MS.fullmatch(given):
             raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{HEADER_PREFIX}Deadline-Ms")
-        left_ms = min(bounds.most_ms, int(given) - now_ms)
+        left_ms = min(bounds.most_ms, check_deadline(int(given), f"{HEADER_PREFIX}Deadline-Ms") - now_ms)
         return now_ms + left_ms, max(0, left_ms)
     if (given := headers.get("x-streamfleet-ttl")) is not None:
         return None, min(bounds.most_ms, parse_span(given, f"{HEADER_PREFIX}Ttl"))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from streamfleet.common import jsontext
 from streamfleet.common.broker.types import Submission
-from streamfleet.common.envelope import check_label, check_meta, check_traceparent
+from streamfleet.common.envelope import check_deadline, check_label, check_meta, check_traceparent
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
     DEFAULT_MAX_BODY_BYTES,
@@ -270,7 +270,9 @@ def _deadline(ask: Ask) -> dict[str, bytes]:
         if deadline.tzinfo is None:
             raise InvalidRequest("the datetime needs a time zone, such as datetime.now(UTC)", "deadline")
         return {"deadline": _milliseconds(round(deadline.timestamp() * 1000), "deadline")}
-    return {"deadline": _milliseconds(deadline, "deadline")}
+    written = _milliseconds(deadline, "deadline")
+    check_deadline(deadline)
+    return {"deadline": written}
 
 
 def _if_late(ask: Ask) -> bytes:

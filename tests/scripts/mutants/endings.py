@@ -21,6 +21,18 @@ MUTANTS = (
     ),
     Mutant("complete: the result says who wrote it"),
     Mutant(
+        "unfit: a deadline in seconds is told from one that passed",
+        "read and read < 978307200000",
+        "false",
+        "pull_take.an_expired_request_ends_at_the_pick",
+    ),
+    Mutant(
+        "unfit: a deadline in seconds is one before the year 2001",
+        "read and read < 978307200000",
+        "read",
+        "pull_take.a_deadline_after_2001_is_in_milliseconds",
+    ),
+    Mutant(
         "complete: two outcomes of one id in one call",
         "local new = absent and not (tried and tried[request_id])",
         "local new = absent",

@@ -142,7 +142,11 @@ local function end_unfit(lane, id, fields)
   if answered(entry.id) then
     discard_duplicate(lane, id, entry)
   else
-    local attempts = attempts_in(attempts_record(lane, id))
+    local attempts, read = attempts_in(attempts_record(lane, id)), milliseconds(entry.named.deadline)
+    if status == 'expired' and read and read < 978307200000 then
+      local said = string.format('it was read as %.0f, before the year 2001: epoch milliseconds are meant, not seconds', read)
+      why = deadline_error('while the request was queued: ' .. said)
+    end
     end_with_dead_letter(lane, id, fields, entry, {status = status, attempts = attempts, error = why})
   end
   return bytes, true
