@@ -52,6 +52,11 @@ WORKER = Dashboard(
             "reqps",
         ),
         Panel(
+            "Unknown fields",
+            "Fields a second that were passed over and look like a mistake, by the name that was meant.",
+            [rate("streamfleet_unknown_fields_total", "meant", ONE)],
+        ),
+        Panel(
             "Tried again, handed back, dropped",
             "Requests a second that went back after a fault, went back untried, or ended at the pull.",
             [

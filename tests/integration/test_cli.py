@@ -231,3 +231,24 @@ def test_a_wrong_redis_url_is_one_line_from_every_command(redis_url: str, words:
         (line,) = (line for line in done.stderr.strip().split("\n") if not line.startswith("{"))  # else a log
         assert line.startswith("streamfleet: REDIS_URL ")
         assert said in line
+
+
+def test_warnings_of_a_result_are_shown(redis_url: str, raw: redis.Redis) -> None:
+    raw.xadd(
+        "{default}:lane:high", {"id": "odd", "body": json.dumps({"prompt": "hi", "max_tokens": 1}), "priority": "9"}
+    )
+    with worker(redis_url):
+        shown = streamfleet(redis_url, "result", "odd", "--wait", "--timeout", "20")
+        assert (shown.returncode, "field 'priority' is unknown" in shown.stderr) == (0, True)
+        assert "priority" not in shown.stdout
+        streamed: dict[Any, Any] = {
+            "id": "odd-2",
+            "body": json.dumps({"prompt": "hi", "max_tokens": 1}),
+            "stream": "1",
+            "modle": "m",
+        }
+        raw.xadd("{default}:lane:high", streamed)
+        shown = streamfleet(redis_url, "result", "odd-2", "--stream", "--timeout", "20")
+        assert (shown.returncode, "field 'modle' is unknown" in shown.stderr) == (0, True)
+    told = json.loads(streamfleet(redis_url, "result", "odd", "--json").stdout)
+    assert [warning[:16] for warning in told["warnings"]] == ["field 'priority'"]

@@ -221,3 +221,14 @@ async def test_odd_scores_and_tries_break_nothing(broker: Broker) -> None:
     found = await trace(broker, "r-1")
     assert isinstance(found, Trace)
     assert "\x1b" not in page(found)
+
+
+async def test_an_unknown_field_is_shown_before_and_after_the_end(broker: Broker) -> None:
+    expected = ("field 'deadine' is unknown and was passed over; did you mean 'deadline'?",)
+    name = await add(broker, deadine="1", source="web")
+    assert (await summary(broker, name)).warnings == expected
+    assert await broker.cancel(name)
+    found = await trace(broker, name)
+    assert summarize(found).warnings == expected
+    assert "did you mean" in str(as_json_value(found)["warnings"])
+    assert "did you mean" in page(found)

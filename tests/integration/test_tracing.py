@@ -148,9 +148,11 @@ async def test_the_engine_is_told_which_span_runs_it(fleet: Fleet) -> None:
     engine.run = listening  # type: ignore[method-assign]
     traces = Traces("default", "w1", exporter)
     async with worker_inside(fleet.url, engine, traces=traces):
-        await fleet.result(await fleet.add())
+        await fleet.result(await fleet.add(priority="9", source="web"))
         await fleet.settled()
         await asyncio.to_thread(traces.close)
+    (whole,) = [span for span in exporter.get_finished_spans() if span.name == "streamfleet.request"]
+    assert "'priority'" in str((whole.attributes or {})["streamfleet.warnings"])
     (ran,) = [span for span in exporter.get_finished_spans() if span.name == "streamfleet.run"]
     assert ran.context is not None
     assert ran.context.trace_flags.sampled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamfleet.common import metrics
+from streamfleet.common.envelope import MEANT
 from streamfleet.common.protocol import LANES, Status
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
@@ -30,6 +31,7 @@ async def test_counters_with_known_labels_stand_at_0_from_the_start(fleet: Fleet
         *(f'streamfleet_reclaimed_total{{outcome="{outcome}"}}' for outcome in metrics.RECLAIM_OUTCOMES),
         *(f'streamfleet_tokens_wasted_total{{reason="{reason}"}}' for reason in metrics.WASTED_REASONS),
         *(f'streamfleet_requests_retried_total{{lane="{lane}"}}' for lane in LANES),
+        *(f'streamfleet_unknown_fields_total{{meant="{meant.decode()}"}}' for meant in MEANT),
     ):
         assert f"{sample} 0.0\n" in page
 
@@ -79,6 +81,7 @@ def bounded(page: str) -> None:
         "status": STATUSES,
         "reason": {*metrics.Reason, *metrics.WASTED_REASONS, *metrics.ByApplication},
     }
+    allowed["meant"] = {meant.decode() for meant in MEANT}
     allowed["outcome"] = {*metrics.RECLAIM_OUTCOMES}
     for line in page.splitlines():
         if not line.startswith("streamfleet_") or "{" not in line or line.startswith("streamfleet_build_info"):

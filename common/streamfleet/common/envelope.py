@@ -6,7 +6,7 @@ Clients check values with the same functions when they encode a request.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
@@ -117,3 +117,37 @@ READERS: Mapping[bytes, Callable[[str, str], Any]] = {
     b"meta": _meta,
 }
 """For each field, what reads its text, given the field's name too. Each raises InvalidRequest."""
+
+KNOWN_FIELDS = frozenset({b"body", b"id", b"reply", b"endpoint", *READERS})
+"""Names of all fields that an entry may have. `unknown_fields.lua` has them too."""
+_ELSEWHERE = {b"priority": "the lane is the priority", b"model": "the model belongs into the body"}
+MEANT = (*sorted(KNOWN_FIELDS), *_ELSEWHERE)
+_MOST_LOOKED_AT, _MOST_WARNINGS = 256, 8
+
+
+def unknown_fields(names: Iterable[bytes]) -> list[tuple[str, str]]:
+    """The known name that was meant, and a warning, for each field that looks like a mistake. Fields of others do not.
+
+    `unknown_fields.lua` says the same of requests that end without a worker.
+    """
+    found: list[tuple[str, str]] = []
+    for name in sorted([name for name in names if name not in KNOWN_FIELDS][:_MOST_LOOKED_AT]):
+        meant = next((each for each in MEANT if _near(name.lower(), each)), None)
+        if meant is not None and len(found) < _MOST_WARNINGS:
+            advice = _ELSEWHERE.get(meant, f"did you mean '{meant.decode()}'?")
+            shown = re.sub(rb"[^ -~]", b"?", name).decode()
+            found.append((meant.decode(), f"field '{shown}' is unknown and was passed over; {advice}"))
+    return found
+
+
+def _near(one: bytes, other: bytes) -> bool:
+    """True if at most one byte is added, left out or replaced, or two neighbours are exchanged."""
+    return abs(len(one) - len(other)) < 2 and any(
+        one[:at] == other[:at]
+        and (
+            one[at + 1 :] in (other[at:], other[at + 1 :])
+            or one[at:] == other[at + 1 :]
+            or (one[at : at + 2] == other[at : at + 2][::-1] and one[at + 2 :] == other[at + 2 :])
+        )
+        for at in range(max(len(one), len(other)))
+    )

@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Info
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from streamfleet.common.envelope import MEANT
 from streamfleet.common.protocol import LANES
 
 _SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
@@ -158,6 +159,11 @@ TOKENS_WASTED = Counter("streamfleet_tokens_wasted_total", "Output tokens of ans
 TOKENS_RESUMED = Counter(
     "streamfleet_tokens_resumed_total", "Output tokens of finished requests that interrupted runs had generated."
 )
+UNKNOWN_FIELDS = Counter(
+    "streamfleet_unknown_fields_total",
+    "Unknown fields of the requests that this worker ended, by the name that was meant.",
+    ["meant"],
+)
 STREAM_GROUPS = Counter("streamfleet_stream_groups_total", "Groups of chunks published while they came.")
 STREAM_CHUNKS = Counter("streamfleet_stream_chunks_total", "Chunks published while they came.")
 STREAM_CHUNKS_DROPPED = Counter(
@@ -191,6 +197,8 @@ def begin() -> None:
             of(metric, lane)
     for reason in Reason:
         of(DEAD_LETTERS, reason)
+    for meant in MEANT:
+        of(UNKNOWN_FIELDS, meant.decode())
     for because in ByApplication:
         of(BY_APPLICATION, because)
     for outcome in RECLAIM_OUTCOMES:

@@ -44,6 +44,7 @@ class Result:
         http_status: HTTP status that an OpenAI server would send.
         worker, attempt: worker that finished it, and number of the attempt; None and 0 if no worker ran it.
         fields: every field of the hash, as text.
+        warnings: mistakes of the request that did not keep it from running, such as an unknown field.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Result:
     attempt: int
     timings: Timings
     fields: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -140,7 +142,13 @@ def decode_result(request_id: str, fields: Mapping[bytes, bytes]) -> Result | No
             _number(get("total_ms")),
         ),
         text,
+        _warnings(get("warnings")),
     )
+
+
+def _warnings(text: str | None) -> tuple[str, ...]:
+    found = (_object(text) or {}).get("value", ())
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else (str(found),)
 
 
 def _status(text: dict[str, str]) -> Status:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.durations import in_words
+from streamfleet.common.envelope import unknown_fields
 from streamfleet.common.keys import NOBODY
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.request_location import Place, Trace
@@ -39,6 +40,7 @@ class TraceSummary:
         told: reply name to True if it was notified of the end.
         carried: tenant, session, traceparent and meta, as far as given.
         body_bytes: size of its body; None once the entry is gone.
+        warnings: its mistakes that do not keep it from running.
     """
 
     state: str
@@ -49,6 +51,7 @@ class TraceSummary:
     told: Mapping[str, bool]
     carried: Mapping[str, str]
     body_bytes: int | None
+    warnings: tuple[str, ...]
 
 
 def summarize(trace: Trace) -> TraceSummary:
@@ -70,6 +73,7 @@ def summarize(trace: Trace) -> TraceSummary:
         told=_told(trace, result_fields),
         carried=carried,
         body_bytes=len(fields.get(b"body", b"")) if fields else None,
+        warnings=(result.warnings if result else ()) or tuple(warning for _, warning in unknown_fields(fields)),
     )
 
 
@@ -190,6 +194,7 @@ def as_json_value(trace: Trace) -> dict[str, Any]:
         "timings_ms": result.timings._asdict() if result else None,
         "finished_ms": result.fields.get("finished_ms") if result else None,
         "error": result.error if result else None,
+        "warnings": list(summary.warnings),
         "kept_ms": trace.result_ttl_ms,
         "dead_letter": letter.letter_id if letter else None,
         "notified": dict(summary.told),

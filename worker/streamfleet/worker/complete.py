@@ -7,6 +7,7 @@ completed, passing faults are retried later, the rest is handed back. Metrics ar
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from streamfleet.common import jsontext, metrics
 from streamfleet.common.broker.types import Claim, CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
+from streamfleet.common.envelope import unknown_fields
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import MAX_META_BYTES, Status
@@ -293,4 +295,6 @@ def _told_of(claim: Claim) -> dict[str, bytes | str | int]:
     for field, name in _CARRIED:
         if field in claim.fields and (value := claim.fields[field]):
             told[name] = value[:MAX_META_BYTES]
+    if unknown := unknown_fields(claim.fields):
+        told["warnings"] = json.dumps([warning for _, warning in unknown])
     return told

@@ -11,6 +11,7 @@ from collections import Counter
 
 from streamfleet.common import metrics
 from streamfleet.common.broker.types import RetryCode
+from streamfleet.common.envelope import unknown_fields
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.results import cached_tokens
 from streamfleet.worker.engine.base import Capacity
@@ -78,6 +79,8 @@ class Tally:
     def _count(self, request: InFlightRequest, lane: Lane, status: Status) -> None:
         self._ended[lane, status] += 1
         self._attempts[lane, status] += request.claim.lease.attempt
+        for meant, _ in unknown_fields(request.claim.fields):
+            metrics.of(metrics.UNKNOWN_FIELDS, meant).inc()
         claimed_at, queued_s = request.claimed_at, (request.claimed_ms - request.enqueued_ms) / 1000
         started_at = self._now if request.started_at is None else request.started_at
         metrics.WAIT.labels(lane, status).observe(queued_s + started_at - claimed_at)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import structlog
 
-from streamfleet.common.envelope import traceparent_of
+from streamfleet.common.envelope import traceparent_of, unknown_fields
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.results import cached_tokens
 from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
@@ -140,6 +140,7 @@ class _Spans:
         lease = request.claim.lease
         # A forged stream id may lie far ahead; a span with such a time cannot be sent.
         began = min(request.enqueued_ms, request.claimed_ms) * 1_000_000
+        unknown = unknown_fields(request.claim.fields)
         given = request.claim.fields.get(b"traceparent", b"").decode(errors="replace")
         self._span: Span = tracer.start_span(
             "streamfleet.request",
@@ -152,6 +153,7 @@ class _Spans:
                 "streamfleet.lane": str(lease.lane),
                 "streamfleet.entry": lease.entry,
                 "streamfleet.attempt": lease.attempt,
+                **({"streamfleet.warnings": [warning for _, warning in unknown]} if unknown else {}),
             },
         )
         self._within = trace.set_span_in_context(self._span)

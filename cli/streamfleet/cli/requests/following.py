@@ -6,7 +6,7 @@ import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from streamfleet.cli.requests.show import show_result
+from streamfleet.cli.requests.show import show_result, show_warnings
 from streamfleet.operator.commands.common import out, out_record, say
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ async def show_stream(handle: Handle, timeout: float | None, as_json: bool = Fal
         raise ResultTimeout(f"request {handle.id} has not ended after {timeout:g} s; it goes on") from None
     if screen.chunks == 0 or not result.ok:
         show_result(result, as_json)
+    else:
+        show_warnings(result)
 
 
 async def _follow(handle: Handle, screen: _Screen) -> Result:

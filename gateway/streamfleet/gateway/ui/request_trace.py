@@ -36,6 +36,7 @@ def trace_object(trace: Trace) -> dict[str, Any]:
         "lost_with": [line(name) for name in values["lost_with"]],
         "notified": {line(name): value for name, value in list(values["notified"].items())[:32]},
         "error": error_of(values["error"]),
+        "warnings": [line(warning) for warning in values["warnings"][:32]],
         "events": [event._asdict() for event in events(trace, summary)],
         "body": passage(fields.get(b"body")),
         "fields": fields_of(fields),

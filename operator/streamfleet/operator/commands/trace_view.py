@@ -33,6 +33,8 @@ def _lines(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
     later = " is told when it ends" if trace.result is None else " was not told yet"
     for name, told in summary.told.items():
         yield "notified", name if told else name + later
+    for warning in summary.warnings:
+        yield "warning", warning
     for name, value in summary.carried.items():
         yield name, value
     if trace.search is not None:

@@ -1,10 +1,12 @@
 -- @include entry
+-- @include unknown_fields
 -- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their meanings, in the
 -- order of this table; beside them there is one `notified:<name>` for each reply name. Redis gets what is given of them.
 local RESULT_FIELDS = {
   'status', 'response', 'error', 'finished_ms', 'lane', 'entry', 'enqueued_ms', 'attempt', 'http_status', 'worker',
   'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'tenant', 'session', 'traceparent',
   'meta', 'streamed', 'resumed_tokens', 'passed_ms', 'bounded',
+  'warnings',
 }
 local CARRIED = {'tenant', 'session', 'traceparent', 'meta', 'bounded'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
@@ -33,6 +35,8 @@ local function describe(given, lane, id, entry)
   for _, name in ipairs(CARRIED) do
     given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
   end
+  -- @guard result: unknown fields are named
+  given.warnings = unknown_fields(entry.named)
   return given
 end
 

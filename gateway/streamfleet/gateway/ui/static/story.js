@@ -119,6 +119,7 @@ export function factsOf(story) {
     of("Tokens", usage && tokensText(usage)),
     of("Result kept", story.kept_ms === null ? null : `for ${span(story.kept_ms / 1000)}`),
     of("Trace", story.traceparent), of("Meta", story.meta),
+    of("Warnings", story.warnings?.join("; ")),
   ].filter(Boolean);
 }
 
