@@ -97,6 +97,31 @@ def test_cancel(redis_url: str) -> None:
     assert (late.returncode, late.stderr) == (1, "request r-2 had ended before: succeeded\n")
 
 
+def test_cancelling_what_the_queue_has_never_seen_says_so_and_blocks_nothing(redis_url: str) -> None:
+    for name in ("r-1", "high:1790000000000-0", "a b"):
+        never = streamfleet(redis_url, "cancel", name)
+        assert (never.returncode, never.stdout) == (3, "")
+        assert f"this queue has never seen request {name}" in never.stderr
+        assert "--before-it-comes" in never.stderr
+    ahead = streamfleet(redis_url, "cancel", "r-2", "--before-it-comes")
+    assert (ahead.returncode, ahead.stderr) == (0, "")
+    assert ahead.stdout == "the queue has never seen request r-2: cancelled if it comes within 3600 s\n"
+    assert streamfleet(redis_url, "cancel", "r-3", "--before-it-comes", "--within", "10m").returncode == 0
+    for words in (("--within", "10m"), ("--before-it-comes", "--within", "soon")):
+        wrong = streamfleet(redis_url, "cancel", "r-3", *words)
+        assert wrong.returncode == 2
+        assert "--within" in wrong.stderr
+    with redis.Redis.from_url(redis_url, decode_responses=True) as raw:
+        assert 3_590_000 < raw.pttl("{default}:result:r-2") <= 3_600_000
+        assert 590_000 < raw.pttl("{default}:result:r-3") <= 600_000
+        raw.xadd("{default}:lane:high", {"id": "by-hand", "body": '{"prompt": "hi"}'})
+    assert streamfleet(redis_url, "cancel", "by-hand").stdout == "request by-hand cancelled\n"
+    with worker(redis_url):
+        for name, status in (("r-1", 0), ("r-2", 1), ("r-3", 1)):
+            ended = streamfleet(redis_url, "enqueue", "--prompt", "hi", "--id", name, "--max-tokens", "2", "--wait")
+            assert ended.returncode == status, (name, ended)
+
+
 def test_backlog(redis_url: str) -> None:
     for lane in ("critical", "low"):
         streamfleet(redis_url, "enqueue", "--prompt", "hi", "--lane", lane)

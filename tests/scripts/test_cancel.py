@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from streamfleet.common.broker.types import Accepted, CompleteCode, EnqueueCode, Notices
+from streamfleet.common.errors import UnknownRequest
 from streamfleet.common.keys import GROUP
 from streamfleet.operator.broker.repairing import Balance
 from tests.scripts.harness import NOW, Queue, ids, submission
@@ -66,12 +68,67 @@ async def test_cancelling_twice_is_true_and_changes_nothing_more(queue: Queue) -
     assert await queue.dump() == before
 
 
-async def test_an_id_that_nobody_knows_is_cancelled_ahead(queue: Queue) -> None:
-    assert await queue.broker.cancel("r1")
+@pytest.mark.parametrize("odd", ["r1", "high:1000-0", "}:x", "a b", "é\n", "x" * 1_000_000, ""])
+async def test_an_id_that_the_queue_has_never_seen_blocks_nothing(queue: Queue, odd: str) -> None:
+    await queue.add("high", "1000-1", id="other")
+    before = await queue.dump()
+    with pytest.raises(UnknownRequest, match="never seen"):
+        await queue.broker.cancel(odd)
+    assert await queue.dump() == before
+
+
+async def test_what_comes_after_its_cancel_runs(queue: Queue) -> None:
+    for _ in range(2):
+        with pytest.raises(UnknownRequest):
+            await queue.broker.cancel("r1")
+    await queue.add("high", "1000-0", id="r1")
+    assert [claim.lease.request_id for claim in (await queue.pull()).claims] == ["r1"]
+    with pytest.raises(UnknownRequest):
+        await queue.broker.cancel("r2")
+    assert [each.code for each in await queue.broker.enqueue([submission("r2")])] == [EnqueueCode.ACCEPTED]
+
+
+async def test_an_id_that_is_yet_to_come_is_cancelled_when_it_comes_if_that_is_asked_for(queue: Queue) -> None:
+    assert await queue.broker.cancel("r1", before_ms=HOUR_MS)
     assert set(await queue.dump()) == {"result:r1", "cancels"}
+    assert 0 < await lives_ms(queue, "r1") <= HOUR_MS
     await queue.add("high", "1000-0", id="r1")
     assert (await queue.pull()).dropped == 1
     assert (await queue.dump())["counts"] == {"staged": "1", "cancelled": "1"}
+    assert await queue.broker.cancel("r2", before_ms=10**15)
+    assert await lives_ms(queue, "r2") <= queue.limits.waiting_ttl_ms
+
+
+@pytest.mark.parametrize("place", range(0, 40, 5))
+async def test_what_came_by_a_plain_xadd_is_found_wherever_it_waits_or_runs(queue: Queue, place: int) -> None:
+    """Behind megabytes too, which no single call reads."""
+    lanes = ("critical", "low", "high", "normal")
+    for number in range(40):
+        size = 300_000 if number % 4 == 0 and number != place else 10
+        name = "r1" if number == place else f"o{number}"
+        await queue.add(lanes[number % 4], f"{1000 + number}-0", body="b" * size, id=name)
+    if place % 3:
+        await queue.pull("w1", (0, 40)[place % 3 - 1])
+    assert await queue.broker.cancel("r1")
+    assert (await queue.broker.result("r1")) is not None
+    await queue.pull("w1", 50)
+    assert (await queue.broker.audit()).problems() == []
+
+
+async def test_a_long_queue_is_looked_through_in_bounded_calls(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(7):
+        await queue.add("low", f"{1000 + number}-0", body="b" * 300_000, id=f"o{number}")
+    await queue.add("low", "2000-0", id="r1")
+    script, calls = queue.broker.connection.script, 0
+
+    async def counted(*words: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return await script(*words)
+
+    monkeypatch.setattr(queue.broker.connection, "script", counted)
+    assert await queue.broker.cancel("r1")
+    assert calls == 4
 
 
 async def test_the_result_of_a_cancelled_request_does_not_come_with_its_notification(queue: Queue) -> None:
@@ -113,7 +170,6 @@ async def test_a_reply_name_that_only_the_entry_knows_is_told_once(queue: Queue)
     for number in range(3):
         await queue.add("high", f"1000-{number}", id="r1", reply="me")
     await queue.broker.cancel("r1")
-    assert "reply:me" not in await queue.dump()
     await queue.pull("w1", 3)
     after = await queue.dump()
     assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
@@ -134,19 +190,12 @@ async def test_only_the_cancelled_one_is_dropped(queue: Queue) -> None:
     assert ids((await queue.pull("w1", 3)).claims) == ["1000-0", "1000-2"]
 
 
-async def test_any_text_may_be_cancelled(queue: Queue) -> None:
-    for odd in ("}:x", "a b", "é\n", "x" * 1_000_000):
-        assert await queue.broker.cancel(odd)
-        assert f"result:{odd}" in await queue.dump()
-
-
 async def test_a_full_redis_still_cancels(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1", reply="me")])
     await queue.add("high", "9999999999999-0", id="r2")
     async with queue.full_memory():
         assert await queue.broker.cancel("r1")
         assert await queue.broker.cancel("r2")
-        assert (await queue.pull()).dropped == 1
     assert "lane:high" not in await queue.dump()
     await sound(queue)
 
@@ -305,17 +354,17 @@ async def test_a_running_one_that_goes_back_to_its_lane_stays_cancelled(queue: Q
 
 
 async def test_an_id_cancelled_ahead_is_not_enqueued(queue: Queue) -> None:
-    assert await queue.broker.cancel("r1")
-    assert await lives_ms(queue, "r1") > queue.limits.result_ttl_ms
+    assert await queue.broker.cancel("r1", before_ms=HOUR_MS)
     assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.ANSWERED, "")]
 
 
 async def test_a_full_redis_takes_what_workers_are_asked_for(queue: Queue) -> None:
     """It is they who make room."""
     async with queue.full_memory():
-        await queue.broker.ask_to_cancel("r1")
+        await queue.broker.ask_to_cancel("r1", HOUR_MS)
         await queue.broker.drain("w1")
-    assert await queue.dump() == {"cancel_requests": [{"id": "r1"}], "cancels": [{"drain": "w1"}]}
+    asked = {"id": "r1", "before_it_comes": str(HOUR_MS)}
+    assert await queue.dump() == {"cancel_requests": [asked], "cancels": [{"drain": "w1"}]}
 
 
 async def test_who_may_not_delete_asks_all_the_same(queue: Queue) -> None:

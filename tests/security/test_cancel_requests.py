@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.errors import BrokerUnavailable, UnknownRequest
 from streamfleet.common.keys import Keys
 from streamfleet.operator.access_rules import Grant, Patterns, Role, grants
 from streamfleet.worker.cancel_requests import AT_ONCE, CancelRequestProcessor
@@ -19,16 +19,18 @@ class Asked(Broker):
     """A queue with asks of the test's own; remembers how many were read at once, and what was done."""
 
     def __init__(self, asks: list[str]) -> None:
-        self.asks = [(f"{number}-0", request_id) for number, request_id in enumerate(asks, 1)]
+        self.asks = [(f"{number}-0", request_id, "") for number, request_id in enumerate(asks, 1)]
         self.read: list[int] = []
         self.done: list[str] = []
 
-    async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
+    async def cancel_requests(self, most: int) -> list[tuple[str, str, str]]:
         self.read.append(most)
         return self.asks[:most]
 
-    async def cancel(self, request_id: str, reason: str = "") -> bool:  # noqa: ARG002 - as the broker has it
+    async def cancel(self, request_id: str, reason: str = "", before_ms: int | None = None) -> bool:  # noqa: ARG002 - as the broker has it
         self.done.append(f"cancel {request_id}")
+        if request_id.startswith("unknown"):
+            raise UnknownRequest(request_id)
         return True
 
     async def drop_cancel_request(self, stream_id: str) -> None:
@@ -53,6 +55,26 @@ async def test_more_are_read_together_as_long_as_they_are_small() -> None:
     queue = Asked(["r-1", "r-2", "r-3", "x" * 100_000, "x" * 100_000, "x" * 100_000, "r-4"])
     assert await CancelRequestProcessor(queue).process(100) == 7
     assert queue.read[:4] == [1, 2, 4, 1], "megabytes come one by one"
+
+
+async def test_asks_for_ids_that_nobody_has_seen_hold_up_no_other_housekeeping() -> None:
+    """All of the queue is looked through for each of them."""
+    queue = Asked([f"unknown-{number}" for number in range(10)])
+    with capture_logs() as logged:
+        assert [await CancelRequestProcessor(queue).process(500) for _ in range(3)] == [4, 4, 2]
+    assert {entry["reason"] for entry in logged} == {"the queue has never seen its id"}
+    queue.asks = [(f"{number}-0", f"r-{number}", "60000") for number in range(10)]
+    assert await CancelRequestProcessor(queue).process(500) == 4
+
+
+@pytest.mark.parametrize("before", ["0", "-1", "1h", "1.5", "1" * 17])
+async def test_an_ask_with_a_wrong_time_before_it_comes_is_refused_by_name(before: str) -> None:
+    queue = Asked([])
+    queue.asks = [("1-0", "r-1", before)]
+    with capture_logs() as logged:
+        await CancelRequestProcessor(queue).process(10)
+    assert queue.done == ["drop 1-0"]
+    assert "before_it_comes must be milliseconds" in logged[0]["reason"]
 
 
 async def test_rules_of_an_earlier_release_do_not_stop_the_housekeeping(guarded: Guarded) -> None:
@@ -94,6 +116,7 @@ async def test_a_producer_that_writes_odd_records_stops_no_worker(guarded: Guard
 async def test_an_ask_that_cannot_be_met_is_dropped_and_the_next_one_is_met(guarded: Guarded) -> None:
     async with guarded.broker() as broker:
         await broker.connection.command("RPUSH", broker.keys.request("r-1"), "by hand")
+        await broker.connection.command("XADD", broker.keys.lane("high"), "*", "id", "r-2", "body", "{}")
         for request_id in ("r-1", "r-2"):
             await broker.ask_to_cancel(request_id)
         with capture_logs() as logged:

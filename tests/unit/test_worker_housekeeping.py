@@ -78,10 +78,10 @@ class Ledger(Broker):
     async def pull(self, *_: object, **__: object) -> Pulled:
         return Pulled([], 0, Role.NONE, 0, 0, 0)
 
-    async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
-        return [(f"{number}-0", f"r-{number}") for number in range(min(most, self.asks))]
+    async def cancel_requests(self, most: int) -> list[tuple[str, str, str]]:
+        return [(f"{number}-0", f"r-{number}", "") for number in range(min(most, self.asks))]
 
-    async def cancel(self, request_id: str, reason: str = "") -> bool:
+    async def cancel(self, request_id: str, reason: str = "", before_ms: int | None = None) -> bool:
         self._clock.now += 0.03
         return True
 

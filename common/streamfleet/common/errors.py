@@ -41,6 +41,14 @@ class InvalidRequest(StreamfleetError):
         return openai_error(self.message, "invalid_request_error", self.param, self.code)
 
 
+class UnknownRequest(InvalidRequest):
+    """The queue has never seen the id that is to be cancelled, or its result has expired; nothing was changed."""
+
+    def __init__(self, request_id: str) -> None:
+        text = f"this queue has never seen request {request_id[:256]}, or its result has expired"
+        super().__init__(text, "id", "request_not_found")
+
+
 class Conflict(StreamfleetError):
     """Another request with different content already has this id.
 

@@ -63,6 +63,8 @@ ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, 
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
 DEFAULT_MAX_BODY_BYTES = 4_194_304
+BEFORE_IT_COMES = "before_it_comes"
+"""Field of a cancel request: ms for which an id that the queue has not seen is cancelled when it comes."""
 PLAIN_BYTES, UNUSUAL_BYTES = 262_144, 1_048_576
 """What a body may have outside of its strings, and of bytes that are not `_USUAL`; or these parts of the largest body,
 where that is more. So a long body is long because of images or sound, and no step of reading or writing it is long."""

@@ -84,7 +84,7 @@ def exception_to_api_error(error: StreamfleetError) -> ApiError:
     found = internal_error()
     match error:
         case InvalidRequest():
-            status = 413 if error.code == "request_too_large" else 400
+            status = {"request_too_large": 413, "request_not_found": 404}.get(error.code, 400)
             found = ApiError(status, error.message, error.code, param=error.param)
         case Conflict():
             text = "this Idempotency-Key belongs to a request with another body; use another key, or send the same body"

@@ -6,6 +6,7 @@ the queue through its client; a caller that leaves has its request cancelled, un
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from streamfleet.common.broker.types import Expected
-from streamfleet.common.errors import InvalidRequest, LikelyLate, QueueFull, RequestLost
+from streamfleet.common.errors import InvalidRequest, LikelyLate, QueueFull, RequestLost, UnknownRequest
 from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
@@ -118,7 +119,8 @@ class Enqueued:
             await self.context.gateway.budget.settle(self.reservation, used)
 
     async def _cancel(self) -> None:
-        await self.handle.cancel()
+        with contextlib.suppress(UnknownRequest):  # Redis lost it: nothing is left to cancel
+            await self.handle.cancel()
         if self.reservation is not None:
             await self.context.gateway.budget.check_soon(self.reservation)
 

@@ -13,13 +13,21 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Expected, Submission
 from streamfleet.common.connection import ANSWER_TIMEOUT_S
-from streamfleet.common.errors import ClientClosed, InvalidRequest, NotPermitted, RequestLost, ResultTimeout
+from streamfleet.common.errors import (
+    ClientClosed,
+    InvalidRequest,
+    NotPermitted,
+    RequestLost,
+    ResultTimeout,
+    UnknownRequest,
+)
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.common.settings import QueueSettings, load
@@ -375,21 +383,27 @@ class Client:
         """An empty, growing set of requests to wait for."""
         return Arrivals(self.mailbox)
 
-    async def cancel(self, request_id: str) -> bool:
+    async def cancel(self, request_id: str, before_it_comes: timedelta | None = None) -> bool:
         """Cancel a request, queued or running. False if it had already ended in another way.
 
         A Redis user with a producer's role may not write results. Then this asks a worker, and waits about a second for
         it.
 
+        Args:
+            request_id: its id, or ``<lane>:<stream id>`` of one without.
+            before_it_comes: time for which a request that the queue has not seen yet is cancelled when it comes.
+
         Raises:
+            UnknownRequest: the queue has never seen it; nothing was changed. Not with `before_it_comes`.
             ResultTimeout: no worker has done it within 5 s. The cancel request stays queued for the next worker.
         """
+        before_ms = None if before_it_comes is None else max(1, round(before_it_comes / timedelta(milliseconds=1)))
         if not self._asks_to_cancel:
             try:
-                return await self.broker.cancel(request_id)
+                return await self.broker.cancel(request_id, before_ms=before_ms)
             except NotPermitted:
                 self._asks_to_cancel = True
-        return await ask_to_cancel(self.broker, self.mailbox, request_id)
+        return await ask_to_cancel(self.broker, self.mailbox, request_id, before_ms=before_ms)
 
     async def status(self, request_id: str, tenant: str | None = None) -> StatusView:
         """Current state of a request.
@@ -427,22 +441,29 @@ def _loop_time() -> float:
 
 
 async def ask_to_cancel(
-    broker: ProducerBroker, mailbox: Mailbox, request_id: str, patience_s: float = CANCEL_PATIENCE_S
+    broker: ProducerBroker,
+    mailbox: Mailbox,
+    request_id: str,
+    patience_s: float = CANCEL_PATIENCE_S,
+    before_ms: int | None = None,
 ) -> bool:
     """Ask workers to cancel a request, and wait for its result. True if it ended as cancelled; False also if it was
     lost.
 
     Raises:
+        UnknownRequest: no worker has found it within `patience_s` seconds, and no client has enqueued it.
         ResultTimeout: no worker has done it within `patience_s` seconds; the cancel request stays queued.
     """
     result = await broker.result(request_id)
     if result is None:
-        await broker.ask_to_cancel(request_id)
+        await broker.ask_to_cancel(request_id, before_ms)
         try:
             result = await mailbox.wait(mailbox.slot(request_id), patience_s)
         except RequestLost:
             return False
         except ResultTimeout:
+            if before_ms is None and await broker.record(request_id) is None:
+                raise UnknownRequest(request_id) from None
             raise ResultTimeout(
                 f"request {request_id}: no worker has cancelled it within {patience_s:g} s; the next one that runs will"
             ) from None

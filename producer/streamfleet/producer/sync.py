@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -205,9 +206,9 @@ class SyncClient:
         """As `Client.result`."""
         return self._run(self._client.result(request_id, timeout))
 
-    def cancel(self, request_id: str) -> bool:
+    def cancel(self, request_id: str, before_it_comes: timedelta | None = None) -> bool:
         """As `Client.cancel`."""
-        return self._run(self._client.cancel(request_id))
+        return self._run(self._client.cancel(request_id, before_it_comes))
 
     def status(self, request_id: str, tenant: str | None = None) -> StatusView:
         """As `Client.status`."""

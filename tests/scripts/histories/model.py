@@ -237,6 +237,13 @@ class Model:
             self.deliver(name)
             self.end(name, "cancelled", 0)
 
+    def find(self, request_id: str) -> str:
+        """Name of the first entry of a request that no record names; empty for none."""
+        mine = [
+            each for each in self.entries.values() if each.request_id == request_id and each.name not in self.ghosts
+        ]
+        return min(mine, key=lambda each: (each.member[0], id_key(each.stream_id))).name if mine else ""
+
     def forget(self, request_id: str) -> None:
         """A dead letter gets another life."""
         self.results.pop(request_id, None)

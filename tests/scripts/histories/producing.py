@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streamfleet.common.broker.types import EnqueueCode
+from streamfleet.common.errors import UnknownRequest
 from streamfleet.common.protocol import LANES
 from tests.scripts.harness import submission
 from tests.scripts.histories.model import UNDELIVERED, understand
@@ -63,11 +66,22 @@ class Producing(FleetState):
         request_id = [self._some_id(step.x), "}:r", unnamed, self._some_id(step.y)][step.z % 4]
         before = self.model.results.get(request_id, ("cancelled", None))[0]
         record = self.dump.get(f"request:{request_id}", "  ")
+        name = record.split(" ", 2)[1] or request_id
+        if record == "  " and request_id not in self.model.results:
+            name = self.model.find(request_id)
+        ahead_ms = 3_600_000 if step.x % 3 == 0 else None
         for _ in range(1 + step.z % 2):
-            assert await self.queue.broker.cancel(request_id) == (before == "cancelled")
+            if not name and ahead_ms is None:
+                with pytest.raises(UnknownRequest):
+                    await self.queue.broker.cancel(request_id)
+                assert await self.queue.dump() == self.dump, "nothing is blocked"
+                continue
+            assert await self.queue.broker.cancel(request_id, before_ms=ahead_ms) == (before == "cancelled")
+        if not name and ahead_ms is None:
+            return
         told = [*self.dump.get("cancels", [])] + [{"id": request_id}] * (request_id not in self.model.results)
         assert (await self.queue.dump()).get("cancels", []) == told
-        self.model.cancel(request_id, record.split(" ", 2)[2], record.split(" ", 2)[1] or request_id)
+        self.model.cancel(request_id, record.split(" ", 2)[2], name)
 
     async def _requeue(self, step: Step) -> None:
         for letter_id, fields in await self.queue.broker.dead_letters(1):

@@ -74,6 +74,26 @@ MUTANTS = (
     Mutant("enqueue: records expire", ", 'PX', record_ttl)", ")", HISTORY, 0),
     Mutant("cancel: workers are told"),
     Mutant(
+        "cancel: an id that the queue has never seen blocks nothing",
+        caught_by="cancel.what_comes_after_its_cancel_runs",
+    ),
+    Mutant(
+        "cancel: a long queue is looked through in bounded calls",
+        caught_by="cancel.a_long_queue_is_looked_through_in_bounded_calls",
+    ),
+    Mutant(
+        "cancel: the first entry of a lane is read alone",
+        "chunk = bytes == 0 and 1 or math.max",
+        "chunk = math.max",
+        "cancel.a_long_queue_is_looked_through_in_bounded_calls",
+    ),
+    Mutant(
+        "cancel: what came by a plain XADD is looked for to the end",
+        "if further then return further end",
+        "",
+        "cancel.a_long_queue_is_looked_through_in_bounded_calls",
+    ),
+    Mutant(
         "cancel: not what a worker has",
         "if row and row[2] ~= NOBODY or not pcall(require_types)",
         "if not pcall(require_types)",
@@ -116,8 +136,8 @@ MUTANTS = (
     Mutant("cancel: no longer delayed", caught_by="cancel.one_that_waits_for_its_next_try_leaves_its_lane_at_once"),
     Mutant(
         "cancel: its result outlives what it may still meet",
-        "tokens, cfg.record_ttl_ms) then",
-        "tokens) then",
+        "and cfg.record_ttl_ms or ARGV[7]",
+        "and cfg.result_ttl_ms or ARGV[7]",
         "cancel.a_running_one_that_goes_back_to_its_lane_stays_cancelled",
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
     from streamfleet.producer.status import StatusView
 
+NEVER_SEEN = 3
+"""Exit status of `cancel` for an id that the queue has never seen."""
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="Request id, or `<lane>:<stream id>` of one without.")]
 
 
@@ -67,23 +70,53 @@ async def _stream(settings: QueueSettings, request_id: str, timeout: float | Non
         await show_stream(fleet.handle(request_id), timeout, as_json)
 
 
-def cancel(request_id: RequestId, redis_url: RedisUrl = None, queue: QueueName = None) -> None:
+def cancel(
+    request_id: RequestId,
+    before_it_comes: Annotated[
+        bool,
+        typer.Option("--before-it-comes", help="If the queue has never seen it: cancel it when it comes, for an hour."),
+    ] = False,
+    within: Annotated[
+        str | None,
+        typer.Option("--within", metavar="SPAN", help="With --before-it-comes, in place of an hour: 10m, 1d."),
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+) -> None:
     """Cancel a request, queued or running.
 
-    A running one is ended in the engine within a second. The exit status is 1 when it had ended before.
+    A running one is ended in the engine within a second. The exit status is 0 when it is cancelled, 1 when it had ended
+    before, and 3 when the queue has never seen its id (or its result has expired): then nothing is blocked, and a later
+    request with this id runs, unless --before-it-comes is given.
 
     ```text
     streamfleet cancel r-42
+    streamfleet cancel r-42; [ $? = 3 ] && echo "r-42 is not known"
+    streamfleet cancel r-43 --before-it-comes --within 10m
     ```
     """
-    run(_cancel(queue_settings(redis_url, queue), request_id))
+    from streamfleet.common.durations import parse_span
+
+    if within is not None and not before_it_comes:
+        raise typer.BadParameter("--within goes with --before-it-comes")
+    within_ms = parse_span(within or "1h", "--within") if before_it_comes else None
+    run(_cancel(queue_settings(redis_url, queue), request_id, within_ms))
 
 
-async def _cancel(settings: QueueSettings, request_id: str) -> None:
+async def _cancel(settings: QueueSettings, request_id: str, within_ms: int | None) -> None:
+    from streamfleet.common.errors import UnknownRequest
     from streamfleet.producer.client import Client
 
     async with Client(settings=settings) as fleet:
-        if not await fleet.cancel(request_id):
+        try:
+            cancelled = await fleet.cancel(request_id)
+        except UnknownRequest as error:
+            if within_ms is None:
+                fail(f"{error}; --before-it-comes cancels it when it comes", NEVER_SEEN)
+            await fleet.cancel(request_id, timedelta(milliseconds=within_ms))
+            out(f"the queue has never seen request {request_id}: cancelled if it comes within {within_ms / 1000:g} s")
+            return
+        if not cancelled:
             status = await fleet.status(request_id)
             fail(f"request {request_id} had ended before: {status.state}")
     out(f"request {request_id} cancelled")

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import redis.exceptions
 
 from streamfleet.common.connection import ANSWER_TIMEOUT_S, Connection, MissingGroup, another_type
-from streamfleet.common.errors import SettingsError, openai_error
+from streamfleet.common.errors import SettingsError, UnknownRequest, openai_error
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import decode, differences, encode
@@ -23,6 +23,8 @@ RESULTS_AT_ONCE = 32
 """Results read in one round trip: they may be large, and all of them have to come within one time-out."""
 VANISHED_BYTES = 131_072
 """Bytes of records that one call may read to end vanished requests."""
+NEVER_SEEN = 2
+"""Code of the script `cancel`."""
 
 
 class BrokerBase:
@@ -173,13 +175,24 @@ class BrokerBase:
             decode_result(request_id, mapping(reply)) for request_id, reply in zip(request_ids, replies, strict=True)
         ]
 
-    async def cancel(self, request_id: str, reason: str = "cancelled by the caller") -> bool:
+    async def cancel(
+        self, request_id: str, reason: str = "cancelled by the caller", before_ms: int | None = None
+    ) -> bool:
         """Cancel a request, queued or running. False if it had already ended in another way.
 
-        A cancel writes a result, which the role of a producer may not do: then it raises NotPermitted and changes
-            nothing.
+        One by plain XADD under an id of its own has no record: the lanes are looked through for it, in bounded calls.
+
+        Args:
+            request_id: its id, or ``<lane>:<stream id>`` of one without.
+            reason: message of the error in its result.
+            before_ms: ms for which a request of this id that the queue has not seen yet is cancelled when it comes.
+
+        Raises:
+            UnknownRequest: the queue has never seen it, and `before_ms` is not given; nothing was changed.
+            NotPermitted: this user may not write results, as in the role of a producer; nothing was changed.
         """
-        entry, reply = recorded(await self.connection.command("GET", self.keys.request(request_id)))
+        record = await self.connection.command("GET", self.keys.request(request_id))
+        entry, reply = recorded(record)
         keys = [
             *self._shared,
             self.keys.result(request_id),
@@ -187,7 +200,15 @@ class BrokerBase:
             self.keys.tokens(request_id),
         ]
         error = openai_error(reason, "cancelled", None, "cancelled")
-        if await self.connection.script("cancel", keys, [self._config, request_id, reply, error, entry or request_id]):
+        known = "" if record is None else entry or request_id
+        life_ms = "" if before_ms is None else min(before_ms, self.limits.record_ttl_ms)
+        said: int | bytes = b""
+        while isinstance(said, bytes):  # where to look on
+            args = [self._config, request_id, reply, error, known, said, life_ms]
+            said = await self.connection.script("cancel", keys, args)
+        if said == NEVER_SEEN:
+            raise UnknownRequest(request_id)
+        if said:
             return True
         result = await self.result(request_id)
         return result is not None and result.status == "cancelled"
@@ -227,9 +248,9 @@ class BrokerBase:
         if seen := await self._look("HGET", self.keys.sched, f"seen:{number}"):
             await self._look("HSET", self.keys.sched, f"again:{number}", seen)
 
-    async def _ask(self, key: str, most: int, name: str, value: str) -> None:
+    async def _ask(self, key: str, most: int, *fields: str | int) -> None:
         """Add a request to a stream that workers read; works at the memory limit too, because workers free memory."""
-        await self.connection.script("ask", [key, self.keys.reply("")], [most, name, value])
+        await self.connection.script("ask", [key, self.keys.reply("")], [most, *fields])
 
     async def _look(self, *words: Any) -> Any:
         """Send a command on a shared key; reports a key that was overwritten with another type."""

@@ -11,6 +11,7 @@ from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotPermitted
+from streamfleet.common.protocol import BEFORE_IT_COMES
 from streamfleet.common.queue_configuration import OF_CLIENTS, encode
 from streamfleet.common.replies import entries, texts
 
@@ -103,10 +104,17 @@ class HousekeepingBroker(BrokerBase):
         ended, cut, *reached = await self.connection.script("expire", self._shared, args)
         return int(ended), ExpiryScan([part.decode() for part in reached], bool(cut))
 
-    async def cancel_requests(self, most: int) -> list[tuple[str, str]]:
-        """The oldest cancel requests: stream id, and the request id as it was written."""
+    async def cancel_requests(self, most: int) -> list[tuple[str, str, str]]:
+        """The oldest cancel requests: stream id, and as they were written the request id and `before_it_comes`."""
         found = entries(await self._look("XRANGE", self.keys.cancel_requests, "-", "+", "COUNT", most))
-        return [(stream_id, fields.get(b"id", b"").decode(errors="replace")) for stream_id, fields in found]
+        return [
+            (
+                stream_id,
+                fields.get(b"id", b"").decode(errors="replace"),
+                fields.get(BEFORE_IT_COMES.encode(), b"").decode(errors="replace"),
+            )
+            for stream_id, fields in found
+        ]
 
     async def drop_cancel_request(self, stream_id: str) -> None:
         """Delete a cancel request."""

@@ -13,7 +13,7 @@ from streamfleet.common.broker.types import Accepted, EnqueueCode, EntryState, S
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.keys import GROUP, NOBODY
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import BEFORE_IT_COMES, Lane
 from streamfleet.common.replies import (
     entries,
     id_order,
@@ -88,9 +88,15 @@ class ProducerBroker(ClientBroker):
             args += fields.values()
         return keys, args
 
-    async def ask_to_cancel(self, request_id: str) -> None:
-        """Ask workers to cancel a request: done within about a second if a worker runs, else when one starts."""
-        await self._ask(self.keys.cancel_requests, self.limits.notices_cap, "id", request_id)
+    async def ask_to_cancel(self, request_id: str, before_ms: int | None = None) -> None:
+        """Ask workers to cancel a request: done within about a second if a worker runs, else when one starts.
+
+        Args:
+            request_id: its id.
+            before_ms: as in `cancel`.
+        """
+        before = () if before_ms is None else (BEFORE_IT_COMES, before_ms)
+        await self._ask(self.keys.cancel_requests, self.limits.notices_cap, "id", request_id, *before)
 
     async def record(self, request_id: str) -> str | None:
         """``<lane>:<stream id>`` of a request that a client enqueued; None when there is no record of it."""

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 
 import structlog
 
-from streamfleet.common.errors import ResultTimeout
+from streamfleet.common.errors import ResultTimeout, UnknownRequest
 from streamfleet.common.protocol import Status
 from streamfleet.gateway.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
@@ -28,6 +29,8 @@ from streamfleet.producer.client import Client
 log = structlog.get_logger(__name__)
 OUTPUT = "batch_output"
 MOST_STUMBLES = 10
+MAY_STILL_COME = timedelta(hours=1)
+"""Time in which a gateway that lost the batch may still enqueue a line."""
 MOST_ERRORS, MOST_ERRORS_BYTES = 100, 16_384
 """Most refused lines in the batch object, and most bytes of them; the error file has all of them."""
 AT_ONCE, CALLS_AT_ONCE = 500, 100
@@ -264,7 +267,10 @@ async def _end_requests(claimed: ClaimedBatch, lines: list[BatchLine]) -> None:
 
 async def _cancel(client: Client, each: str) -> None:
     with contextlib.suppress(ResultTimeout):  # no worker confirms it now: the request to cancel stays
-        await client.cancel(each)
+        try:
+            await client.cancel(each)
+        except UnknownRequest:
+            await client.cancel(each, MAY_STILL_COME)
 
 
 def _finish_without_answer(claimed: ClaimedBatch, line: BatchLine) -> None:

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamfleet.common.broker.types import EnqueueCode, Submission
-from streamfleet.common.errors import InvalidRequest, QueueFull, RequestLost, ResultTimeout, StreamfleetError
+from streamfleet.common.errors import (
+    InvalidRequest,
+    QueueFull,
+    RequestLost,
+    ResultTimeout,
+    StreamfleetError,
+    UnknownRequest,
+)
 from streamfleet.common.results import Result
 from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.models import Chosen
@@ -142,5 +149,5 @@ async def _cancel(handles: Sequence[Handle]) -> None:
     for first in range(0, len(handles), CANCELS_AT_ONCE):
         some = handles[first : first + CANCELS_AT_ONCE]
         for outcome in await asyncio.gather(*(handle.cancel() for handle in some), return_exceptions=True):
-            if isinstance(outcome, StreamfleetError) and not isinstance(outcome, ResultTimeout):
+            if isinstance(outcome, StreamfleetError) and not isinstance(outcome, (ResultTimeout, UnknownRequest)):
                 raise outcome
