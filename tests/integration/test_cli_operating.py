@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import redis
 
 from streamfleet.common.keys import Keys
 from streamfleet.operator.access_rules import Patterns, Role, rules
+from streamfleet.operator.commands.common import connected, queue_settings
+from streamfleet.operator.doctor import queue
+from streamfleet.operator.doctor.check import Check
 from tests.integration.cli_processes import WITHIN_S, started, streamfleet, worker
 from tests.waiting import eventually_blocking
 
@@ -115,6 +119,7 @@ def test_doctor_on_a_good_queue(any_redis_url: str, raw: redis.Redis) -> None:
         "keys",
         "groups",
         "expiry",
+        "mistyped",
         "other queues",
         "workers",
         "configuration",
@@ -147,6 +152,61 @@ def test_doctor_finds_what_is_broken(redis_url: str) -> None:
     assert ended.returncode == 1
     assert "fail     keys" in ended.stdout
     assert "audit --repair" in ended.stdout
+
+
+MISTYPED = {
+    "{default}:lane:urgent": "{default}:lane: and one of critical, high, normal, low",
+    "{default}:lane:High": "{default}:lane:high",
+    "default:lane:high": "{default}:lane:high",
+    "{default}lane:high": "{default}:lane:high",
+    "{default}:low": "{default}:lane:low",
+    "{Default}:lane:high": "{default}:lane:high, as no worker has ever served {Default}:",
+    "lane:normal": "{default}:lane:normal",
+}
+
+
+def test_doctor_and_audit_find_what_a_mistyped_xadd_made(any_redis_url: str, raw: redis.Redis) -> None:
+    """Other programs' streams, and those of other queues that have workers, are none of their business."""
+    with started(any_redis_url, "worker", "--engine", "simulated", "--queue", "images", "--name", "w1"):
+        asked = ("--prompt", "hi", "--max-tokens", "2", "--queue", "images", "--stream")
+        assert streamfleet(any_redis_url, "enqueue", *asked).returncode == 0
+    assert raw.xadd("{images}:lane:high", {"body": "{}"}), "it waits for the next worker"
+    for name in ("orders", "{traffic}:lane:left", "notifications:high", "default:low", "lane:low"):
+        raw.xadd(name, {"to": "somebody"})
+    raw.xdel("{default}:lane:emptied", raw.xadd("{default}:lane:emptied", {"body": "{}"}))
+    good = doctor(any_redis_url)["mistyped"]
+    assert (good["level"], good["seen"]) == ("ok", "all streams looked at: none has nearly the name of a lane")
+    assert streamfleet(any_redis_url, "audit").returncode == 0
+    for number, name in enumerate(MISTYPED, 1):
+        for _ in range(number):
+            raw.xadd(name, {"id": "r-42", "body": '{"prompt": "hi"}'})
+    ended, found = streamfleet(any_redis_url, "doctor"), doctor(any_redis_url)["mistyped"]
+    assert (ended.returncode, found["level"]) == (1, "fail")
+    for words in (("audit",), ("audit", "--repair", "--yes")):
+        audited = streamfleet(any_redis_url, *words)
+        assert audited.returncode == 1
+        for number, (name, meant) in enumerate(MISTYPED.items(), 1):
+            held = f"{number} {'entry' if number == 1 else 'entries'}"
+            line = f"'{name}' holds {held} that no worker sees; meant was {meant}"
+            assert line in found["seen"]
+            assert line in ended.stdout
+            assert line in audited.stderr
+    assert all(raw.xlen(name) == number for number, name in enumerate(MISTYPED, 1)), "nothing is repaired by a guess"
+
+
+def test_doctor_says_when_it_has_not_looked_at_all_streams(
+    any_redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw.mset({f"other:{number}": "" for number in range(5_000)})
+    monkeypatch.setattr(queue, "MISTYPED_ROUNDS", 1)
+    with asyncio.Runner() as runner:
+        seen = runner.run(_mistyped(any_redis_url)).seen
+    assert seen == "the streams among 2000 keys of each server looked at: none has nearly the name of a lane"
+
+
+async def _mistyped(url: str) -> Check:
+    async with connected(queue_settings(url, None)) as broker:
+        return await queue.mistyped_check(broker)
 
 
 def test_doctor_says_what_a_user_may_not_do(redis_url: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from redis.crc import key_slot
 
 from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common import scripts
@@ -209,6 +210,21 @@ def test_the_command_line_takes_such_an_address(cluster: ClusterDeployment) -> N
     for command in (("audit",), ("dead", "list"), ("backlog",)):
         done = streamfleet(cluster.url, *command)
         assert done.returncode == 0, done.stderr
+
+
+def test_what_a_mistyped_xadd_made_is_found_on_each_node(cluster: ClusterDeployment) -> None:
+    names = [f"{{default}}:lane:{word}" for word in ("High", "urgent")]
+    names += [f"default:lane:{word}" for word in ("high", "low", "normal", "critical", "High", "urgent")]
+    owners = {name: owner.port for name in names if (owner := cluster.owner(key_slot(name.encode())))}
+    assert len({*owners.values()}) == 3
+    for name, port in owners.items():
+        tell(port, "XADD", name, "*", "body", "{}")
+    for command in ("doctor", "audit"):
+        done = streamfleet(cluster.url, command)
+        assert done.returncode == 1
+        assert [name for name in names if f"'{name}' holds 1 entry" not in done.stdout + done.stderr] == []
+    for name, port in owners.items():
+        tell(port, "DEL", name)
 
 
 def test_the_synchronous_client_takes_such_an_address(cluster: ClusterDeployment) -> None:

@@ -18,6 +18,7 @@ from streamfleet.common.protocol import LANES, Lane, check_name
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.audit import Audit
 from streamfleet.operator.broker.repairing import ENTRIES, SCANNED, Damage, KeyCheck
+from streamfleet.operator.mistyped import find_mistyped
 
 EXAMPLES = 3
 LOCK_MS = 1_000
@@ -43,6 +44,7 @@ KINDS = {
     "tries_gone": ("attempts of requests that are gone", "removed"),
     "consumer_gone": ("consumers of workers that are gone", "removed"),
     "vanished": ("requests whose entry is gone, without a result", "ended as dead"),
+    "mistyped": ("a mistyped XADD: {detail}", "left as it is: XADD its entries to that lane, and DEL it"),
     "miscounted": ("the counters do not add up", "brought to what is there"),
 }
 """Description and repair of each kind of finding."""
@@ -103,7 +105,7 @@ class Report:
     @property
     def problems(self) -> list[str]:
         """Remaining problems, one line each."""
-        left = [] if self.mended else [found.line(False) for found in self.found]
+        left = [found.line(False) for found in self.found if not self.mended or found.kind == "mistyped"]
         return left + [f"does not add up: {text}" for text in (self.audit.problems() if self.audit else [])]
 
 
@@ -124,6 +126,8 @@ class Inspection:
 
     async def run(self) -> Report:
         """Run all checks, in the order of their dependencies."""
+        for line in (await find_mistyped(self._broker.connection, self._broker.keys.base))[0]:
+            self._found["mistyped", line] = DamageGroup("mistyped", "", detail=line)
         await self._look_at_shared_keys()
         if not self._mend and self._has({"wrong_type"}):
             return Report([*self._found.values()], False, None, partial=True)

@@ -30,6 +30,7 @@ class SlotOwner:
 
     Attributes:
         nodes: known nodes, the next to ask first.
+        masters: URLs of the nodes that held slots when the owner was last found.
     """
 
     trust_s = math.inf  # a node that lost its slot answers MOVED
@@ -38,6 +39,7 @@ class SlotOwner:
         self._url, self._address = url, address
         self.nodes = list(url.hosts)
         self._slot = 0
+        self.masters: list[str] = []
 
     def home(self, key: str) -> None:
         self._slot = key_slot(key.encode())
@@ -77,12 +79,15 @@ class SlotOwner:
             await client.close()
         owner: Host | None = None
         named: list[Host] = []
+        owners: list[Host] = []
         for first, last, *members in ranges:
             hosts = [(_text(host) or node[0], int(port)) for host, port, *_ in members]
             named += hosts
+            owners.append(hosts[0])
             if first <= self._slot <= last:
                 owner = hosts[0]
         self._learn(named, forget=owner is not None)
+        self.masters = [self._url.server_url(*host) for host in dict.fromkeys(owners)]
         return owner
 
     def _learn(self, named: list[Host], forget: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import redis.exceptions
@@ -100,6 +100,19 @@ class Connection:
         """
         work = self._patiently if self._bounded else self._once
         await work(lambda clients: clients.commands.send("PING"))
+
+    async def each_node(self) -> AsyncIterator[Connection]:
+        """This connection; in a cluster one to each master in turn, which is closed after its turn."""
+        if not isinstance(self._locator, SlotOwner):
+            yield self
+            return
+        await self.ping()
+        for url in self._locator.masters:
+            node = Connection(url, self._patience_s, self.answer_timeout_s)
+            try:
+                yield node
+            finally:
+                await node.close()
 
     async def command(self, *words: Any) -> Any:
         """Send one command as raw words, and return the reply.

@@ -44,7 +44,8 @@ def audit(
 
     Counts accepted = succeeded + failed + expired + cancelled + dead (+ outstanding), all at one instant, and looks
     through the queue for what only commands by hand can have broken: deleted entries, ready sets and groups, keys of
-    another type, results that never expire. The exit status is 1 when something is wrong, or wrong still.
+    another type, results that never expire. Also names streams that a mistyped XADD made, which it never mends. The
+    exit status is 1 when something is wrong, or wrong still.
 
     ```text
     streamfleet audit

@@ -22,10 +22,10 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
     """Examine Redis and the queue, and say what to change.
 
     Looks at the server's version, eviction, memory, persistence and replication; at what the user of REDIS_URL may do;
-    at clocks and the time of a ping; at the queue's keys, groups, workers, configuration and ages, and at other
-    queues beside it. Changes nothing, and costs no more on a long queue. Each line is ok, warn, fail, or unknown where
-    Redis does not tell this user. The exit status is 1 when anything fails. `streamfleet audit` looks through the whole
-    queue.
+    at clocks and the time of a ping; at the queue's keys, groups, workers, configuration and ages, at other queues
+    beside it, and for streams that a mistyped XADD made. Changes nothing, and costs no more on a long queue. Each
+    line is ok, warn, fail, or unknown where Redis does not tell this user. The exit status is 1 when anything
+    fails. `streamfleet audit` looks through the whole queue.
 
     ```text
     streamfleet doctor

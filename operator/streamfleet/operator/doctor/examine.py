@@ -111,6 +111,7 @@ async def _look_at_queue(broker: OperatorBroker, found: list[Check], environment
         "keys": lambda: alone(queue.shared_keys_check),
         "groups": lambda: alone(queue.groups_check),
         "expiry": lambda: queue.sampled_keys_checks(broker),
+        "mistyped": lambda: alone(queue.mistyped_check),
         "workers": snapshot_checks,
         "functions": lambda: alone(queue.functions_check),
     }

@@ -15,12 +15,15 @@ from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.repairing import Damage
 from streamfleet.operator.doctor.check import Check, fail, ok, unknown, warn
 from streamfleet.operator.lateness import Cause, lateness
+from streamfleet.operator.mistyped import AT_ONCE, find_mistyped
 from streamfleet.operator.repair import KINDS, key_check, shared_checks
 from streamfleet.operator.snapshot import Snapshot
 
 ROUNDS = 20
 """Number of SCAN calls, some hundreds of keys each: a useful sample in at most a second."""
-NAMED = 3
+MISTYPED_ROUNDS = 500
+"""The same for names of streams: a million keys, in about a second."""
+NAMED, MOST_NAMED = 3, 20
 REPAIR = "`streamfleet audit` shows all of it, `streamfleet audit --repair` mends it"
 
 
@@ -46,6 +49,17 @@ async def sampled_keys_checks(broker: OperatorBroker) -> list[Check]:
         warn("expiry", f"{looked}: {_named(wrong)}", REPAIR) if wrong else ok("expiry", f"{looked}: all will expire")
     )
     return [lives, _others(broker, keys, whole=whole)]
+
+
+async def mistyped_check(broker: OperatorBroker) -> Check:
+    """Look for streams that a mistyped XADD made."""
+    found, whole = await find_mistyped(broker.connection, broker.keys.base, MISTYPED_ROUNDS)
+    looked = "all streams" if whole else f"the streams among {MISTYPED_ROUNDS * AT_ONCE} keys of each server"
+    if not found:
+        return ok("mistyped", f"{looked} looked at: none has nearly the name of a lane")
+    seen = "; ".join(found[:MOST_NAMED]) + _more(found, MOST_NAMED)
+    change = "XADD to the lane that was meant, also what these hold (XRANGE shows it), and DEL them"
+    return fail("mistyped", seen if whole else f"{seen} ({looked} looked at)", change)
 
 
 async def groups_check(broker: OperatorBroker) -> Check:
@@ -155,8 +169,8 @@ def _named(wrong: Sequence[Damage]) -> str:
     return "; ".join(told) + _more(wrong)
 
 
-def _more(found: Sequence[object]) -> str:
-    return f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+def _more(found: Sequence[object], named: int = NAMED) -> str:
+    return f" and {len(found) - named} more" if len(found) > named else ""
 
 
 def not_looked_at(name: str, why: str) -> Check:
