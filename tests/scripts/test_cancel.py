@@ -115,7 +115,7 @@ async def test_what_came_by_a_plain_xadd_is_found_wherever_it_waits_or_runs(queu
     assert (await queue.broker.audit()).problems() == []
 
 
-async def test_a_long_queue_is_looked_through_in_bounded_calls(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_queue_is_looked_through_in_bounded_calls(queue: Queue) -> None:
     for number in range(7):
         await queue.add("low", f"{1000 + number}-0", body="b" * 300_000, id=f"o{number}")
     await queue.add("low", "2000-0", id="r1")
@@ -126,8 +126,9 @@ async def test_a_long_queue_is_looked_through_in_bounded_calls(queue: Queue, mon
         calls += 1
         return await script(*words)
 
-    monkeypatch.setattr(queue.broker.connection, "script", counted)
-    assert await queue.broker.cancel("r1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue.broker.connection, "script", counted)
+        assert await queue.broker.cancel("r1")
     assert calls == 4
 
 

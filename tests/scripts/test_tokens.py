@@ -189,16 +189,24 @@ async def test_one_without_an_id_that_is_cancelled_is_ended_at_once(queue: Queue
     assert await tokens(queue, "high:1000-0") == [ended("cancelled")]
 
 
-async def test_one_that_was_put_in_by_hand_is_ended_when_its_entry_is_removed(queue: Queue) -> None:
+async def test_one_that_was_put_in_by_hand_is_ended_at_once(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1", stream="1")
+    assert await queue.broker.cancel("r1")
+    assert await tokens(queue) == [ended("cancelled")]
+
+
+async def test_one_whose_entry_is_not_found_is_ended_when_that_is_removed(queue: Queue) -> None:
+    await queue.add("high", "1000-0", id="r1", stream="1")
+    await queue.command("SET", queue.keys.request("r1"), "d x ", "PX", 60_000)  # tells no entry
     assert await queue.broker.cancel("r1")
     assert await tokens(queue) == []
     assert (await queue.pull()).dropped == 1
     assert await tokens(queue) == [ended("cancelled")]
 
 
-async def test_one_that_was_put_in_by_hand_and_streams_already_is_ended_at_once(queue: Queue) -> None:
+async def test_one_whose_entry_is_not_found_and_that_streams_already_is_ended_at_once(queue: Queue) -> None:
     lease = await streaming(queue)
+    await queue.command("SET", queue.keys.request("r1"), "d x ", "PX", 60_000)  # tells no entry
     await queue.broker.publish_tokens([group()], 100)
     assert await queue.broker.cancel("r1")
     assert (await tokens(queue))[1:] == [ended("cancelled")]

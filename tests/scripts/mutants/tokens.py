@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: who was not told is made up for",
-        caught_by="tokens.one_that_was_put_in_by_hand_is_ended_when_its_entry_is_removed",
+        caught_by="tokens.one_whose_entry_is_not_found_is_ended_when_that_is_removed",
     ),
     Mutant(
         "tokens: made up for once", caught_by="tokens.readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too"
@@ -56,7 +56,7 @@ MUTANTS = (
         "tokens: a cancel ends them by what was streamed",
         "local read = redis.pcall('EXISTS', KEYS[SHARED + 3]) == 1",
         "local read = false",
-        "tokens.one_that_was_put_in_by_hand_and_streams_already_is_ended_at_once",
+        "tokens.one_whose_entry_is_not_found_and_that_streams_already_is_ended_at_once",
     ),
     Mutant(
         "tokens: a cancel that told readers says so",
