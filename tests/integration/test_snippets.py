@@ -45,10 +45,9 @@ from tests.waiting import eventually_blocking
 RUN = {"sh", "bash", "console", "python", "js", "yaml"}
 NOT_RUN = {
     ("README.md", "docker run"): "needs docker",
-    ("README.md", "lane=high id"): "tests/integration/test_redis_cli.py runs it, and those that need its names",
-    ("README.md", ":$id"): "goes on from the one before",
-    ("README.md", ":$lane"): "goes on from the one before",
-    ("README.md", '"$id"'): "goes on from the one before",
+    ("README.md", '$lane" workers'): "tests/integration/test_redis_cli.py runs it",
+    ("README.md", ":ready:$lane"): "tests/integration/test_redis_cli.py runs it",
+    ("README.md", '-A 4 "$id"'): "tests/integration/test_redis_cli.py runs it",
     ("README.md", "pip install"): "changes the environment of the tests",
     ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
     ("README.md", "--model ~/.cache"): "starts vLLM, as tests/e2e/test_demo.py does",
