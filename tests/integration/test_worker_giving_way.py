@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 import pytest
@@ -25,6 +26,61 @@ async def test_a_reserve_is_free_and_heard_of_by_plain_xadd(fleet: Fleet) -> Non
         await fleet.add("usual", "normal", chat())
         assert (await fleet.result("usual")).ok
         assert await fleet.running() == {"w1": 4}
+
+
+@pytest.mark.parametrize("urgent", ["critical", "high"])
+@pytest.mark.parametrize("running", ["normal", "low"])
+async def test_by_default_urgent_requests_wait_for_no_other_lane(fleet: Fleet, running: str, urgent: str) -> None:
+    """By plain XADD, also once what is kept free for them is taken; what gave way ends as if it had run alone."""
+    async with worker_inside(fleet.url, small_engine(10)) as inside:
+        ids = [await fleet.add(f"r-{number}", running, chat(3.0)) for number in range(20)]
+        await fleet.runs({"w1": 9})
+        held = inside.worker._in_flight.held()
+        await eventually(lambda: all(request.asked and request.asked.made for request in held))
+        first = [await fleet.add(f"urgent-{number}", urgent, chat(0.5)) for number in range(5)]
+        assert all(result.ok for result in await fleet.results(first, 1.5))
+        results = await fleet.results(ids, 20.0)
+    assert all(result.ok and result.attempt == 1 for result in results)
+    assert sum(int(result.fields.get("resumed_tokens", 0)) > 0 for result in results) >= 3
+    await fleet.settled()
+
+
+async def test_normal_work_takes_no_place_of_other_work(fleet: Fleet) -> None:
+    async with worker_inside(fleet.url, small_engine(10)) as inside:
+        for number in range(20):
+            await fleet.add(f"low-{number}", "low", chat(LONG_S))
+        await fleet.runs({"w1": 9})
+        held = {request.lease.entry for request in inside.worker._in_flight.held()}
+        for number in range(3):
+            await fleet.add(f"normal-{number}", "normal", chat(LONG_S))
+        await fleet.add("urgent", "critical", chat())
+        assert (await fleet.result("urgent")).ok
+        assert held <= {request.lease.entry for request in inside.worker._in_flight.held()}
+
+
+@pytest.mark.parametrize("lanes", [("normal", "low"), ("low", "normal"), ("low", "low"), ("normal", "normal")])
+async def test_of_several_full_workers_one_with_room_for_a_request_gets_it(
+    fleet: Fleet, lanes: tuple[str, str]
+) -> None:
+    running = 0
+
+    async def all_run() -> bool:
+        return sum((await fleet.running()).values()) == running
+
+    async with contextlib.AsyncExitStack() as stack:
+        for name, lane in zip(("w1", "w2"), lanes, strict=True):
+            await stack.enter_async_context(worker_inside(fleet.url, small_engine(20), name, prefetch=0))
+            most = 16 if lane == "low" else 19
+            for number in range(most):
+                await fleet.add(f"{name}-{number}", lane, chat(30.0))
+            running += most
+            await eventually(all_run)
+        for number in range(3 * lanes.count("low")):
+            await fleet.add(f"chat-{number}", "normal", chat(30.0))
+            running += 1
+            await eventually(all_run, 2.0, "a chat waits for nothing")
+        urgent = [await fleet.add(f"urgent-{number}", "critical", chat(1.0)) for number in range(8)]
+        assert all(result.ok for result in await fleet.results(urgent, 2.5))
 
 
 async def test_a_patient_request_gives_way_and_goes_on_where_it_was(fleet: Fleet) -> None:

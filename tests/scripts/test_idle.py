@@ -54,7 +54,7 @@ class Fleet:
         hints, worker.hints = worker.hints, []
         pulled = await self.queue.broker.pull(
             worker.name,
-            Rooms(rooms, max(rooms), max(rooms), patient),
+            Rooms(rooms, (max(rooms),) * len(rooms), max(rooms), patient),
             hints,
             watching=worker.watching,
             owing=worker.owing,
@@ -85,7 +85,7 @@ class Fleet:
         if not sum([await self.queue.command("LLEN", key) for key in lists]):
             return False
         if role is Role.STANDBY:
-            await self.queue.broker.wait(role, 2)
+            worker.hints = await self.queue.broker.wait(role, 2)
         elif await self.queue.broker.wait_idle(2, worker.name, worker.pulled_ms):
             worker.role, worker.watching, worker.until = Role.WATCHER, True, self.now + SECOND_MS
             return False

@@ -6,19 +6,23 @@ import asyncio
 
 import pytest
 
-from streamfleet.common.broker.types import Hint, Role, Rooms
+from streamfleet.common.broker.types import WOKEN, Hint, Role, Rooms
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
 
 LISTENING_MS = 7_000
 FULL_OF_LOW = (2, 2, 2, 0)
+FULL_OF_NORMAL = (2, 2, 0, 0)
 GIVES_WAY = (1, 1, 0, 0)
 
 
-async def pull(queue: Queue, rooms: tuple[int, ...], worker: str = "w1", **more: object) -> tuple[list[str], Role]:
+async def pull(
+    queue: Queue, rooms: tuple[int, ...], worker: str = "w1", patient: int = 4, **more: object
+) -> tuple[list[str], Role]:
     """The lanes of what a worker got, and its role."""
     free = 0 if rooms == GIVES_WAY else max(rooms)
-    pulled = await queue.broker.pull(worker, Rooms(rooms, free, free, 4), more.pop("hints", ()), **more)  # type: ignore[arg-type]
+    owed = more.pop("owed", (free,) * 4)
+    pulled = await queue.broker.pull(worker, Rooms(rooms, owed, free, patient), more.pop("hints", ()), **more)  # type: ignore[arg-type]
     return [claim.lease.lane.value for claim in pulled.claims], pulled.role
 
 
@@ -67,6 +71,12 @@ async def test_a_lane_that_is_owed_leaves_room_for_all_that_wait_before_it(queue
         assert (await pull(queue, FULL_OF_LOW))[0] == ["high", "high"]
 
 
+async def test_a_lane_that_is_owed_gets_no_more_than_its_own_part(queue: Queue) -> None:
+    await fill(queue, "low", *["high"] * 30)
+    for _ in range(15):
+        assert (await pull(queue, FULL_OF_LOW, owed=(2, 2, 2, 0)))[0] == ["high", "high"]
+
+
 async def test_a_full_worker_listens_while_nobody_watches(queue: Queue) -> None:
     await fill(queue, "low")
     assert [(await pull(queue, FULL_OF_LOW, f"w{number}"))[1] for number in range(3)] == [
@@ -104,6 +114,50 @@ async def test_who_has_a_free_slot_takes_the_seat_of_one_that_has_none(queue: Qu
     assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
 
 
+async def test_who_has_a_free_slot_for_more_lanes_listens(queue: Queue) -> None:
+    """Else nobody would hear of `normal` work where a worker that is full of it listens, and another one has room."""
+    await fill(queue, "low")
+    for worker, rooms, role in [
+        ("n1", FULL_OF_NORMAL, Role.LISTENER),
+        ("n2", FULL_OF_NORMAL, Role.LISTENER),
+        ("n3", FULL_OF_NORMAL, Role.STANDBY),
+        ("l1", FULL_OF_LOW, Role.LISTENER),
+        ("n1", FULL_OF_NORMAL, Role.STANDBY),
+        ("n2", FULL_OF_NORMAL, Role.STANDBY),
+        ("l2", FULL_OF_LOW, Role.LISTENER),
+        ("l3", FULL_OF_LOW, Role.STANDBY),
+    ]:
+        assert (worker, (await pull(queue, rooms, worker, patient=3))[1]) == (worker, role)
+
+
+async def test_who_listens_for_fewer_lanes_than_before_tells_a_stand_by(queue: Queue) -> None:
+    await fill(queue, "low")
+    for worker in ("w1", "w2", "w3"):
+        await pull(queue, FULL_OF_LOW, worker, patient=3)
+    await queue.command("DEL", "{q}:standby")
+    await pull(queue, FULL_OF_LOW, "w1", patient=3, owing=True)
+    assert await queue.command("LLEN", "{q}:standby") == 0
+    assert (await pull(queue, FULL_OF_NORMAL, "w1", patient=3, owing=True))[1] is Role.STANDBY
+    assert await queue.command("LLEN", "{q}:standby") == 1
+    assert (await pull(queue, FULL_OF_LOW, "w3", patient=3, owing=True))[1] is Role.LISTENER
+
+
+async def test_who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for(queue: Queue) -> None:
+    """Others may have room for it. A worker that comes for more of it at the end of a request wakes nobody."""
+    await fill(queue, "low")
+    await pull(queue, FULL_OF_NORMAL, patient=3)
+    await fill(queue, "normal", "normal", "normal", "normal")
+    heard = await queue.read([Lane.NORMAL])
+    for hints, told in ((heard, 1), ([], 0), ([WOKEN], 1)):
+        await queue.command("DEL", "{q}:standby")
+        pulled = await pull(queue, (3, 3, 1, 0), patient=3, hints=hints, owing=True)
+        assert pulled == (["normal"], Role.LISTENER)
+        assert await queue.command("LLEN", "{q}:standby") == told
+    await queue.command("DEL", "{q}:standby")
+    assert (await pull(queue, FULL_OF_NORMAL, patient=3, hints=[WOKEN], owing=True))[0] == []
+    assert await queue.command("LLEN", "{q}:standby") == 0
+
+
 async def test_a_listener_without_a_free_slot_that_has_died_makes_way_once(queue: Queue) -> None:
     """Or the one that takes its place would wake itself again and again, until the dead one's time is over."""
     await fill(queue, "low")
@@ -130,7 +184,7 @@ async def test_who_has_no_room_left_gives_its_seat_to_a_stand_by(queue: Queue) -
     waiting = asyncio.ensure_future(queue.broker.wait(Role.STANDBY, 5_000))
     await pull(queue, (0, 0, 0, 0), "w1", owing=True)
     await pull(queue, (0, 0, 0, 0), "w2", owing=True)
-    assert await waiting == []
+    assert await waiting == [WOKEN]
     assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.LISTENER
 
 
@@ -138,7 +192,7 @@ async def test_what_is_left_behind_wakes_a_stand_by(queue: Queue) -> None:
     await fill(queue, "low", "critical", "critical")
     assert (await pull(queue, GIVES_WAY))[0] == ["critical"]
     assert await queue.command("LLEN", "{q}:standby") == 1
-    assert await queue.broker.wait(Role.STANDBY, 5_000) == []
+    assert await queue.broker.wait(Role.STANDBY, 5_000) == [WOKEN]
     assert await queue.command("LLEN", "{q}:standby") == 0
     assert (await pull(queue, GIVES_WAY, "w2"))[0] == ["critical"]
 

@@ -209,7 +209,7 @@ async def gives_way(admin: Broker, me: Broker) -> None:
     """Full of patient work: stand by, be woken, keep what was generated, go on with it."""
     await add(admin, Lane.LOW, f"{NOW}-2", id="patient")
     patient = await claim(me, Lane.LOW)
-    await me.pull("w1", Rooms((0, 0, 0, 0), 0, 0, 4), owing=True)
+    await me.pull("w1", Rooms((0,) * 4, (0,) * 4, 0, 4), owing=True)
     assert await admin.connection.command("LLEN", me.keys.standby) == 1
     await me.wait(Waiting.STANDBY, 1_000)
     assert await admin.connection.command("LLEN", me.keys.standby) == 0

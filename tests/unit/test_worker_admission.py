@@ -37,8 +37,8 @@ def test_an_awaited_request_needs_its_own_room_not_that_of_a_usual_one() -> None
     in_flight.add(in_flight_request(demand=Demand(1, 500)))
     admits = admission(Capacity(64, 10_000, 10_000), in_flight)
     assert admits.expected == Demand(1, 512)
-    assert admits.rooms(0, 0.0)[0] == 9_500 // 512
-    assert admits.rooms(9_501, 0.0)[0] == 0
+    assert admits.rooms(0, 0.0)[2] == (10_000 - 250 - 500) // 512
+    assert admits.rooms(9_251, 0.0)[2] == 0
 
 
 def test_the_batching_policy_hears_of_each_outcome() -> None:
@@ -221,19 +221,38 @@ def co_serving(slots: int = 10, running: int = 8, lane: Lane = Lane.LOW, **setti
 
 def test_patient_lanes_leave_a_reserve_free() -> None:
     admits, _ = co_serving()
-    assert admits.rooms(0, 100.0) == (2, 2, 2, 0)
-    assert co_serving(running=3)[0].rooms(0, 100.0) == (7, 7, 7, 5)
-    assert co_serving(patient_lanes="normal,low")[0].rooms(0, 100.0) == (2, 2, 0, 0)
+    assert admits.rooms(0, 100.0) == (2, 2, 1, 0)
+    assert co_serving(running=3)[0].rooms(0, 100.0) == (7, 7, 6, 5)
+    assert co_serving(patient_lanes="low")[0].rooms(0, 100.0) == (2, 2, 2, 0)
     assert co_serving(patient_lanes="none")[0].rooms(0, 100.0) == (2, 2, 2, 2)
     assert co_serving(reserve_percent=0)[0].rooms(0, 100.0) == (2, 2, 2, 2)
     assert co_serving(batching="window")[0].rooms(0, 100.0) == (0, 0, 0, 0)
-    assert co_serving(batch_size=10, slots=20)[0].rooms(0, 100.0) == (2, 2, 2, 0)
+    assert co_serving(batch_size=10, slots=20)[0].rooms(0, 100.0) == (2, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "normal", "low"),
+    [(1, 1, 1), (2, 2, 2), (5, 5, 4), (8, 8, 7), (10, 9, 8), (40, 39, 32), (64, 63, 52), (256, 250, 205)],
+)
+@pytest.mark.parametrize("running", [Lane.NORMAL, Lane.LOW])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_normal_leaves_a_small_part_of_the_reserve_and_low_all_of_it(
+    slots: int, normal: int, low: int, running: Lane, prefetch: int
+) -> None:
+    """Requests beyond the slots take nothing of that part."""
+    admits, _ = co_serving(slots, 1, running, prefetch=prefetch)
+    of_normal = normal if normal < slots else slots + prefetch
+    assert admits.rooms(0, 100.0) == (*[max(1, slots - 1)] * 2, of_normal - 1, min(of_normal, low + prefetch) - 1)
+    old, _ = co_serving(slots, 1, running, prefetch=prefetch, patient_lanes="low")
+    assert old.rooms(0, 100.0)[3] >= admits.rooms(0, 100.0)[3]
 
 
 def test_of_the_kv_cache_too() -> None:
     in_flight = InFlight()
     in_flight.add(in_flight_request(lane=Lane.LOW, demand=Demand(1, 7_000)))
     assert admission(Capacity(64, 10_000, 10_000), in_flight).rooms(0, 100.0) == (5, 5, 5, 1)
+    in_flight.add(in_flight_request(lane=Lane.NORMAL, demand=Demand(1, 2_400)))
+    assert admission(Capacity(64, 10_000, 10_000), in_flight).rooms(0, 100.0) == (1, 1, 0, 0)
 
 
 def test_patient_lanes_borrow_a_reserve_that_nobody_has_needed_for_long() -> None:
@@ -246,19 +265,34 @@ def test_patient_lanes_borrow_a_reserve_that_nobody_has_needed_for_long() -> Non
     assert admits.rooms(0, 202.0)[-1] == 0
 
 
+@pytest.mark.parametrize(
+    ("came", "normal", "low"),
+    [(Lane.CRITICAL, 1, 0), (Lane.HIGH, 1, 0), (Lane.NORMAL, 2, 0), (Lane.LOW, 2, 2), (None, 2, 2)],
+)
+def test_a_lane_borrows_while_no_more_urgent_one_has_work(came: Lane | None, normal: int, low: int) -> None:
+    admits, _ = co_serving()
+    assert admits.rooms(0, 100.0) == (2, 2, 1, 0)
+    if came:
+        admits.claimed({came}, 140.0)
+    assert admits.rooms(0, 160.0) == (2, 2, normal, low)
+    admits.claimed({Lane.NORMAL, Lane.LOW}, 199.9)
+    assert admits.rooms(0, 200.0) == (2, 2, 2, 0)
+
+
 def test_a_full_worker_has_room_for_one_urgent_request_in_place_of_a_patient_one() -> None:
-    assert co_serving(running=10)[0].rooms(0, 101.0) == (1, 1, 0, 0)
-    assert co_serving(running=10, lane=Lane.NORMAL)[0].rooms(0, 101.0) == (0, 0, 0, 0)
-    assert co_serving(running=10, lane=Lane.HIGH)[0].rooms(0, 101.0) == (0, 0, 0, 0)
+    for lanes in ("normal,low", "low", "none"):
+        for lane in Lane:
+            room = int(lane.value in lanes)
+            assert co_serving(running=10, lane=lane, patient_lanes=lanes)[0].rooms(0, 101.0) == (room, room, 0, 0)
 
 
 def test_an_urgent_request_does_not_wait_inside_the_engine() -> None:
     """A prefetched request would run when another one ends: patient ones are interrupted for it instead."""
     admits, in_flight = co_serving(prefetch=2)
-    assert admits.rooms(0, 100.0) == (2, 2, 2, 2)
+    assert admits.rooms(0, 100.0) == (2, 2, 1, 1)
     for request in in_flight.active():
         in_flight.done(request)
-    assert admits.rooms(0, 100.0) == (12, 12, 12, 10)
+    assert admits.rooms(0, 100.0) == (12, 12, 9, 9)
 
 
 def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:
@@ -281,6 +315,30 @@ def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:
     in_flight.add(normal)
     assert admits.admit(normal, 105.0, DEFAULT_MAX_BODY_BYTES) is None
     assert sum(each.stop_reason is not None for each in patient) == 1
+
+
+@pytest.mark.parametrize("urgent_lane", [Lane.CRITICAL, Lane.HIGH])
+def test_low_gives_way_before_normal_and_nothing_gives_way_to_normal(urgent_lane: Lane) -> None:
+    admits, in_flight = co_serving(running=0)
+    admits.rooms(0, 100.0 - BORROWED_AFTER_S)
+    running = {lane: in_flight_request(number, lane=lane) for number, lane in enumerate(Lane, 1)}
+    more = {number: in_flight_request(number, lane=Lane.NORMAL) for number in range(10, 16)}
+    for each in (*running.values(), *more.values()):
+        in_flight.add(each)
+        assert admits.admit(each, 100.0, DEFAULT_MAX_BODY_BYTES) is not None
+        each.started_at = 100.0
+    running[Lane.LOW].claim = replace(running[Lane.LOW].claim, interrupted=2)
+    stopped = []
+    for number in range(20, 30):
+        urgent = in_flight_request(number, lane=urgent_lane)
+        in_flight.add(urgent)
+        admitted = admits.admit(urgent, 105.0, DEFAULT_MAX_BODY_BYTES)
+        stopped.append(sum(each.stop_reason is not None for each in (*running.values(), *more.values())))
+        assert (admitted is not None) == (number < 28)
+        if number == 20:
+            assert running[Lane.LOW].stop_reason is StopReason.GAVE_WAY
+    assert stopped == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+    assert running[Lane.CRITICAL].stop_reason is running[Lane.HIGH].stop_reason is None
 
 
 def test_a_patient_request_for_which_room_is_made_holds_up_no_urgent_one() -> None:
@@ -308,8 +366,8 @@ def test_where_all_are_protected_urgent_work_waits_and_that_is_counted() -> None
     assert admits.rooms(0, 101.0) == (0, 0, 0, 0)
     assert admits.rooms(0, 103.0) == (0, 0, 0, 0)
     in_flight.done(in_flight.active()[0])
-    assert admits.rooms(0, 104.0) == (1, 1, 1, 0)
-    assert admits.rooms(0, 105.0) == (1, 1, 1, 0)
+    assert admits.rooms(0, 104.0) == (1, 1, 0, 0)
+    assert admits.rooms(0, 105.0) == (1, 1, 0, 0)
     assert blocked_s() - before == pytest.approx(3.0)
 
 
@@ -326,10 +384,18 @@ def test_by_their_shares_patient_lanes_get_no_more_than_all_but_the_reserve() ->
     admits, in_flight = co_serving(running=7)
     for number in range(20, 22):
         in_flight.add(in_flight_request(number, lane=Lane.HIGH))
-    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 1, 0), 1, 1)
+    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 0, 0), (1, 1, 1, 1), 1)
     in_flight.add(in_flight_request(30, lane=Lane.LOW))
     in_flight.done(in_flight.active()[-2])
-    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 1, 0), 0, 1)
+    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 0, 0), (1, 1, 1, 0), 1)
+    in_flight.add(in_flight_request(31, lane=Lane.NORMAL))
+    in_flight.done(in_flight.active()[-3])
+    assert (admits.rooms(0, 101.0), admits.owed, admits.free) == ((1, 1, 0, 0), (1, 1, 0, 0), 1)
+
+
+def test_by_its_share_low_gets_slots_that_normal_has_taken() -> None:
+    admits, _ = co_serving(running=8, lane=Lane.NORMAL)
+    assert (admits.rooms(0, 101.0), admits.owed) == ((2, 2, 1, 0), (2, 2, 1, 2))
 
 
 def test_patient_requests_that_turn_out_to_be_large_leave_the_reserve_free_too() -> None:

@@ -308,15 +308,13 @@ class WorkerSettings(Group):
         25,
         ge=0,
         le=100,
-        description=(
-            "Slots and KV cache that patient lanes leave free for urgent requests, in percent of what they may use."
-        ),
+        description=("Slots and KV cache that the lane low leaves free for others, in percent of what it may use."),
     )
     patient_lanes: Annotated[tuple[Lane, ...], NoDecode] = Field(
-        (Lane.LOW,),
+        (Lane.NORMAL, Lane.LOW),
         description=(
-            "Lanes that leave the reserve free and give way to urgent requests, comma-separated: low; normal,low; "
-            "or none."
+            "Lanes that give way to urgent requests, comma-separated: normal,low, where low leaves the whole reserve "
+            "free and normal an eighth of it; low; or none."
         ),
     )
     checkpoint_tokens: int = Field(

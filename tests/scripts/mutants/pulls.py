@@ -25,20 +25,20 @@ MUTANTS = (
     ),
     Mutant(
         "roles: two listeners at most",
-        "arg.free > got and free < cfg.watchers) then",
-        "arg.free > got) then seat = seat or 'listener:1'",
+        "kind > 0 and free < cfg.watchers) then",
+        "kind > 0) then seat = seat or 'listener:1'",
         "pull_rooms.a_full_worker_listens_while_nobody_watches",
     ),
     Mutant(
         "roles: nobody who would have to interrupt listens where others have a free slot",
-        "or arg.free > got and free < cfg.watchers",
+        "or kind > 0 and free < cfg.watchers",
         "or listening < cfg.watchers",
         "pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
     ),
     Mutant(
         "roles: one that has died makes way once",
-        "return taken, free, full or empty",
-        "return taken, free, empty or full",
+        "return taken, free, full or empty,",
+        "return taken, free, empty or full,",
         "pull_rooms.a_listener_without_a_free_slot_that_has_died_makes_way_once",
     ),
     Mutant(
@@ -47,9 +47,45 @@ MUTANTS = (
     ),
     Mutant(
         "roles: its seat too",
-        "return taken, free, full or empty",
-        "return taken, free, full and 'listener:2' or empty",
+        "return taken, free, full or empty,",
+        "return taken, free, full and 'listener:2' or empty,",
         "pull_rooms.who_has_a_free_slot_takes_the_seat_of_one_that_has_none",
+    ),
+    Mutant(
+        "roles: nobody listens beside one that has a free slot for more lanes",
+        "more > 0 and cfg.watchers or free + 1",
+        "free + 1",
+        "pull_rooms.who_has_a_free_slot_for_more_lanes_listens",
+    ),
+    Mutant(
+        "roles: who has a free slot for more lanes takes the seat",
+        "if more < 0 then full",
+        "if more < 0 and lanes_free == '0' then full",
+        "pull_rooms.who_has_a_free_slot_for_more_lanes_listens",
+    ),
+    Mutant(
+        "roles: who listens for fewer lanes than before tells a stand-by",
+        " or kind < before) then",
+        ") then",
+        "pull_rooms.who_listens_for_fewer_lanes_than_before_tells_a_stand_by",
+    ),
+    Mutant(
+        "roles: who was woken for a lane tells a stand-by of the rest",
+        " or lane < LANE_COUNT and arg.hints[1] then",
+        " then",
+        "pull_rooms.who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for",
+    ),
+    Mutant(
+        "roles: who comes at the end of a request tells nobody of the rest",
+        " or lane < LANE_COUNT and arg.hints[1] then",
+        " or lane < LANE_COUNT then",
+        "pull_rooms.who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for",
+    ),
+    Mutant(
+        "choose: a lane that is owed a pick gets no more than its own part",
+        "taken < arg.owed[lane] then open",
+        "taken < arg.owed[1] then open",
+        "pull_rooms.a_lane_that_is_owed_gets_no_more_than_its_own_part",
     ),
     Mutant(
         "choose: a lane that is owed a pick gets a free slot",

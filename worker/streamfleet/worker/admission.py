@@ -32,7 +32,7 @@ from streamfleet.worker.credit import (
     within,
     without_reserve,
 )
-from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.engine.base import Capacity, Engine
 from streamfleet.worker.giving_way import URGENT, Running, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
@@ -44,6 +44,8 @@ AT_ONCE_S = 0.25
 """An engine that fails a request, or refuses it, within this time has hardly begun with it."""
 READ_AGAIN = 0.1
 """What is lost of a run that another one can go on with: which reads all again, some ten times as fast."""
+SECOND_PART = 8
+"""A patient lane before the last one leaves the reserve divided by this: 1 of 40 slots, 2.5 % of its work at most."""
 
 
 class Admission:
@@ -59,7 +61,7 @@ class Admission:
 
     Attributes:
         free: number of requests for which slots were free at the last look at the rooms.
-        owed: number of those that patient lanes may take by their guaranteed shares of picks, against the reserve.
+        owed: for each lane, number of those that it may take by its guaranteed share of picks, against the reserve.
         policy: decides when pulled requests start.
         times: how long requests take whose deadlines are judged.
         patient: number of the first lane that leaves the reserve free; one more than the last if none does.
@@ -71,11 +73,9 @@ class Admission:
         self._typical, self.times = Typical(), ServiceTimes()
         self._patient_lanes = settings.patient_lanes if settings.batching == "continuous" else ()
         self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
-        # Of each lane: 0 for a patient one, 1 for one that others give way to, 2 for the others.
-        self._kinds = [0 if lane.number >= self.patient else 1 if lane in URGENT else 2 for lane in LANES]
         self._reserve_percent = settings.reserve
-        self.free = self.owed = 0
-        self._urgent_at: float | None = None
+        self.free, self.owed = 0, (0,) * len(LANES)
+        self._claimed_at: dict[Lane, float] = {}
         self._blocked_at: float | None = None
         self.policy = policy_of(settings)
 
@@ -87,7 +87,7 @@ class Admission:
 
     @property
     def reserve(self) -> int:
-        """Number of slots that patient lanes leave free."""
+        """Number of slots that the least urgent lane leaves free."""
         return self.slots - without_reserve(self.slots, self._reserve_percent) if self._patient_lanes else 0
 
     @property
@@ -104,33 +104,48 @@ class Admission:
         """
         next_tokens = max(self._typical.tokens, awaited_tokens)
         capacity, load, most = self._engine.capacity(), self._in_flight.load(), self._batch_size
-        self.free = self.owed = whole = patient = self.policy.room(capacity, load, next_tokens)
+        whole = beyond = self.policy.room(capacity, load, next_tokens)
+        self.free, self.owed = whole, (whole,) * len(LANES)
         if not self._patient_lanes:
-            return (whole,) * len(LANES)
+            return self.owed
         if busy := self._in_flight.active_in(self._patient_lanes):
             # A request beyond the slots would wait inside the engine until another one ends.
             whole = credit(capacity, load, typical_tokens=next_tokens, prefetch=0, most=most)
-        unreserved_slots = without_reserve(min(capacity.slots, most or capacity.slots) or 1, self._reserve_percent)
-        self.free, self.owed = whole, min(whole, max(0, unreserved_slots - busy))
-        if not self._borrows(now):
-            patient = self.policy.room(unreserved(capacity, self._reserve_percent), load, next_tokens)
-            if most:
-                patient = min(patient, whole - most + without_reserve(most, self._reserve_percent))
         urgent = self._urgent_room(now) if busy else whole
         self._count_blocked(now, blocked=busy > 0 and urgent == 0)
-        rooms = (max(0, patient), urgent, whole)
-        return tuple([rooms[kind] for kind in self._kinds])
+        rooms, owed = [urgent if lane in URGENT else whole for lane in LANES], [whole] * len(LANES)
+        for lane in self._patient_lanes:
+            if not self._borrows(lane, now):  # its room is never more than that of a more urgent lane
+                beyond = min(beyond, self._room_of(lane, capacity, load, next_tokens))
+            rooms[lane.number - 1] = beyond
+            left = without_reserve(self.slots, self._reserve_percent, self._part(lane))
+            held = self._in_flight.active_in(LANES[lane.number - 1 :])
+            owed[lane.number - 1] = min(whole, max(0, left - held))
+        self.free, self.owed = whole, tuple(owed)
+        return tuple(rooms)
+
+    def _room_of(self, lane: Lane, capacity: Capacity, load: Load, next_tokens: float) -> int:
+        """Room of a patient lane, which leaves its part of the reserve."""
+        percent, part = self._reserve_percent, self._part(lane)
+        left, most = unreserved(capacity, percent, part), self._batch_size
+        # Prefetched requests would fill the few slots that a part of the reserve has.
+        prefetch = 0 if part > 1 and left.slots < capacity.slots else self._prefetch
+        most = most and without_reserve(most, percent, part)
+        return credit(left, load, typical_tokens=next_tokens, prefetch=prefetch, most=most)
 
     def claimed(self, lanes: Collection[Lane], now: float) -> None:
-        """Record claims, at monotonic seconds: while others than patient lanes have work, these borrow nothing."""
-        if any(lane.number < self.patient for lane in lanes):
-            self._urgent_at = now
+        """Record claims, at monotonic seconds: while more urgent lanes have work, a patient lane borrows nothing."""
+        self._claimed_at.update(dict.fromkeys(lanes, now))
 
-    def _borrows(self, now: float) -> bool:
-        """True if patient lanes use the reserve too, because nobody has needed it for long."""
-        if self._urgent_at is None:
-            self._urgent_at = now
-        return now - self._urgent_at >= BORROWED_AFTER_S
+    def _part(self, lane: Lane) -> int:
+        """Divisor of the reserve that a patient lane leaves."""
+        return 1 if lane is LANES[-1] else SECOND_PART
+
+    def _borrows(self, lane: Lane, now: float) -> bool:
+        """True if a patient lane uses its reserve too, because no more urgent lane has needed it for long."""
+        return (
+            now - max(self._claimed_at.setdefault(each, now) for each in LANES[: lane.number - 1]) >= BORROWED_AFTER_S
+        )
 
     def _urgent_room(self, now: float) -> int:
         """Number of urgent requests that can start beside patient ones, or one in the place of some of these.
@@ -176,8 +191,8 @@ class Admission:
             for other in self._who_gives_way(self._in_flight.admitted(), demand, now):
                 log.info("gave_way", entry=other.lease.entry, to=lease.entry)
                 self._in_flight.give_way(other)
-        elif lease.lane in self._patient_lanes and not request.owed and not self._borrows(now):
-            capacity = unreserved(capacity, self._reserve_percent)
+        elif lease.lane in self._patient_lanes and not request.owed and not self._borrows(lease.lane, now):
+            capacity = unreserved(capacity, self._reserve_percent, self._part(lease.lane))
         if not self._in_flight.admit(request, demand, capacity, self._prefetch, urgent=urgent):
             log.debug("request_does_not_fit", tokens=request.demand.tokens, sequences=request.demand.sequences)
             return None

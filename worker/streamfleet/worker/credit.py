@@ -187,20 +187,27 @@ def _items(value: Any, name: str) -> int:
     return 1 if one_conversation else len(value)
 
 
-def without_reserve(most: int, reserve_percent: int) -> int:
-    """The part of a number of slots or tokens that is left to patient lanes; at least 1.
+def without_reserve(most: int, reserve_percent: int, divisor: int = 1) -> int:
+    """The part of a number of slots or tokens that is left to a patient lane; at least 1.
 
-    The reserve is so many percent of that part: of 40 slots, 25 percent leave 32.
+    The reserve is so many percent of the part that the least urgent lane may use: of 40 slots, 25 percent leave 32.
+
+    Args:
+        most: number of all slots or tokens.
+        reserve_percent: the reserve.
+        divisor: the lane leaves the reserve divided by this number, rounded down. That is at least 1, but never the
+            whole reserve, because the lane uses the rest of it before less urgent ones.
     """
-    return max(1, -(-most * 100 // (100 + reserve_percent)))
+    reserve = most - max(1, -(-most * 100 // (100 + reserve_percent)))
+    return most - (reserve if divisor == 1 else max(0, min(reserve - 1, max(1, reserve // divisor))))
 
 
-def unreserved(capacity: Capacity, reserve_percent: int) -> Capacity:
-    """The part of a capacity that patient lanes may fill."""
+def unreserved(capacity: Capacity, reserve_percent: int, divisor: int = 1) -> Capacity:
+    """The part of a capacity that a patient lane may fill; see `without_reserve`."""
     tokens = capacity.kv_tokens
     return Capacity(
-        without_reserve(capacity.slots, reserve_percent),
-        None if tokens is None else without_reserve(tokens, reserve_percent),
+        without_reserve(capacity.slots, reserve_percent, divisor),
+        None if tokens is None else without_reserve(tokens, reserve_percent, divisor),
         capacity.max_model_len,
     )
 

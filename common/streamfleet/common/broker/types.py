@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import Lane, Status, check_name
+from streamfleet.common.protocol import LANES, Lane, Status, check_name
 
 TOO_MANY_BYTES = "bytes"
 
@@ -200,21 +200,31 @@ class Hint:
     stream_id: str
 
 
+WOKEN = Hint(None, "0-0")
+"""Hint of a stand-by that took a token: no entry has this id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rooms:
     """Room of a worker that has not the same for all lanes.
 
     Attributes:
         lanes: for each lane the number of requests, of all lanes together, up to which it is taken from.
-        owed: the same for any lane that is owed a pick, while more requests of others wait than there is room for.
+        owed: the same for a lane that is owed a pick, while more requests of others wait than there is room for.
         free: number of requests that have a slot without interrupting another one.
-        patient: number of the first lane that leaves room for urgent requests; one more than the last for none.
+        patient: number of the first lane that leaves room for urgent requests; one more than the last for none. The
+            last lane leaves most.
     """
 
     lanes: Sequence[int]
-    owed: int
+    owed: Sequence[int]
     free: int
     patient: int
+
+    @classmethod
+    def same(cls, room: int) -> Rooms:
+        """The same room for all lanes."""
+        return cls((room,) * len(LANES), (room,) * len(LANES), room, len(LANES) + 1)
 
 
 @dataclass(frozen=True, slots=True)

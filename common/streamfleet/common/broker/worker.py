@@ -16,6 +16,7 @@ from typing import Any
 
 from streamfleet.common.broker.housekeeping import HousekeepingBroker
 from streamfleet.common.broker.types import (
+    WOKEN,
     CompleteCode,
     Completion,
     Hint,
@@ -44,7 +45,7 @@ from streamfleet.common.replies import (
     streams,
 )
 
-_WISHES = struct.Struct(f"<{9 + len(LANES)}d")
+_WISHES = struct.Struct(f"<{8 + 2 * len(LANES)}d")
 """Numbers that a pull is told, in the order of pull.lua."""
 
 
@@ -78,11 +79,11 @@ class WorkerBroker(HousekeepingBroker):
                 deadline is ended. None judges no deadline.
             home: tells sessions that this worker has a prefix cache; None if it has none.
         """
-        rooms = wanted if isinstance(wanted, Rooms) else Rooms([wanted] * len(LANES), wanted, wanted, len(LANES) + 1)
+        rooms = wanted if isinstance(wanted, Rooms) else Rooms.same(wanted)
         most = max(rooms.lanes)
         numbers = _WISHES.pack(
-            *(most, rooms.owed, rooms.free, rooms.patient, max(stage_entries, most), watching, owing, watch_ms),
-            *(0 if home is None else home.held, *rooms.lanes),
+            *(most, rooms.free, rooms.patient, max(stage_entries, most), watching, owing, watch_ms),
+            *(0 if home is None else home.held, *rooms.lanes, *rooms.owed),
         )
         args: list[Any] = [self._config, worker, numbers, "" if needs is None else json.dumps(needs)]
         args += ["" if home is None else home.start]
@@ -115,8 +116,7 @@ class WorkerBroker(HousekeepingBroker):
         """
         timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
         if role is Role.STANDBY:
-            await self._pop(timeout_ms, self.keys.standby)
-            return []
+            return [] if await self._pop(timeout_ms, self.keys.standby) is None else [WOKEN]
         keys = [self.keys.wake, *map(self.keys.lane, lanes)]
         reply = await self._with_groups(
             lambda: self.connection.block(

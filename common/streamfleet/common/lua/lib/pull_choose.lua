@@ -3,13 +3,13 @@
 -- credits: each pick gives every waiting lane its share (per mille); a lane with a full credit of 1000 goes first.
 -- Without a share, a lane has credit only after release.lua returned an unused pick.
 -- A lane is open to the worker until it has taken as many requests, of all lanes together, as `arg.rooms` says of that
--- lane; and up to `arg.owed`, if it has a full credit and more requests wait before it than the worker has room for.
+-- lane; and up to its `arg.owed`, if it has a full credit and more requests wait before it than the worker has room for.
 local function best_lane(waiting, credit, arg, taken)
   local top, owed, before = nil, nil, 0
   for lane = 1, LANE_COUNT do
     if waiting[lane] > 0 then
       local open = taken < arg.rooms[lane]
-      if not open and top and taken < arg.owed then open = before > arg.rooms[top] - taken and credit[lane] >= 1000 end
+      if not open and top and taken < arg.owed[lane] then open = before > arg.rooms[top] - taken and credit[lane] >= 1000 end
       if open then
         top, before = top or lane, before + waiting[lane]
         if credit[lane] >= 1000 and (not owed or credit[lane] > credit[owed]) then owed = lane end

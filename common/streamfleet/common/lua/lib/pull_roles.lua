@@ -1,39 +1,45 @@
 -- @include wake
 -- Last part of a pull: how the worker waits if it got too little, and who is woken for the rest.
 
--- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <1 if it has a
--- free slot, else 0> <worker>'. Gives up the worker's own seat. Returns how many seats other workers have, how many of
--- these workers have a free slot, and the name of the seat to take: that of a worker without a free slot, else an empty
--- one, else nil. The former comes first because its worker may be dead: while its seat is taken, each listener with a free
--- slot wakes somebody to make way, in vain.
-local function leave_seat(worker, now)
-  local names, taken, free, empty, full = {}, 0, 0, nil, nil
+-- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <number of lanes
+-- for which it has a free slot> <worker>'. Gives up the worker's own seat. `kind`: its own number of such lanes. Returns
+-- how many seats other workers have; how many of these workers have as many lanes, or the number of all seats if one has
+-- more; the name of the seat to take: that of a worker with fewer, else an empty one, else nil; and the number that its own
+-- seat had. A seat of fewer comes first because its worker may be dead: while it is taken, each listener with more wakes
+-- somebody to make way, in vain.
+local function leave_seat(worker, now, kind)
+  local names, taken, free, empty, full, before = {}, 0, 0, nil, nil, 0
   for seat = 1, cfg.watchers do names[seat] = 'listener:' .. seat end
   for seat, held in ipairs(call('HMGET', SCHED, unpack(names))) do
-    local till, kind, who = string.match(held or '', '^(%d+) ([01]) (.*)$')
+    local till, lanes_free, who = string.match(held or '', '^(%d+) (%d) (.*)$')
     if till and who ~= worker and tonumber(till) > now then
       taken = taken + 1
-      if kind == '1' then free = free + 1 else full = names[seat] end
+      local more = tonumber(lanes_free) - kind
+      if more < 0 then full = names[seat] else free = more > 0 and cfg.watchers or free + 1 end
     else
       -- @guard roles: a seat that is given up is free
       if who == worker then call('HDEL', SCHED, names[seat]) end
+      before = who == worker and tonumber(lanes_free) or before
       empty = names[seat]
     end
   end
-  return taken, free, full or empty
+  return taken, free, full or empty, before
 end
 
 -- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its
 -- end; `moved`: true if anything changed; `arg.calm`: true if nothing waits, taken or not. Returns the role.
 local function assign_role(arg, waiting, ready, got, cut, moved, now)
   local role, watching, listening, free, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, 0, nil
-  local open, urgent = 0, 0
-  for lane = 1, ready > 0 and LANE_COUNT or 0 do
+  local open, urgent, kind, before = 0, 0, 0, 0
+  for lane = 1, LANE_COUNT do
     if got < arg.rooms[lane] then open = open + waiting[lane] end
-    if lane < arg.patient then urgent = urgent + waiting[lane] end
+    if got < math.min(arg.rooms[lane], arg.free) then kind = kind + 1 end
+    -- A lane before the last one has room where the last one has none. Who was woken for it tells the next one; a worker
+    -- that is full of it does not: so full workers do not wake each other at each end of a request.
+    if lane < arg.patient or lane < LANE_COUNT and arg.hints[1] then urgent = urgent + waiting[lane] end
   end
   local mixed = arg.patient <= LANE_COUNT   -- otherwise nobody listens, and nothing needs to be read
-  if mixed then listening, free, seat = leave_seat(arg.worker, now) end
+  if mixed then listening, free, seat, before = leave_seat(arg.worker, now, kind) end
   if got < arg.n and open == 0 and not (cut and got < arg.rooms[cut]) then
     if got < arg.rooms[LANE_COUNT] then
       local watches = watching < cfg.watchers
@@ -48,11 +54,10 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
       end
     -- Nobody listens where somebody watches: a full worker must not win against an idle one.
     -- Nor does a worker that would have to interrupt one, where others have a free slot.
-    elseif watching == 0 and (listening == 0 or arg.free > got and free < cfg.watchers) then
-      local kind = arg.free > got and 1 or 0
+    elseif watching == 0 and (listening == 0 or kind > 0 and free < cfg.watchers) then
       call('HSET', SCHED, seat, string.format('%.0f %d %s', now + arg.watch_ms, kind, arg.worker))
       -- @guard roles: a listener without a free slot makes way for one that has one
-      if kind == 1 and listening > free then wake_watcher() end
+      if kind > 0 and listening > free then wake_watcher() end
       role, listening = 3, listening + 1
     else
       role = 4
@@ -70,6 +75,6 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
     FILLING.wake(arg.calm and watching + 1 == cfg.watchers)
   end
   -- @guard roles: somebody else with room for urgent work takes over
-  if mixed and (passes_on or watching + listening == 0) then leave_standby_token() end
+  if mixed and (passes_on or watching + listening == 0 or kind < before) then leave_standby_token() end
   return role
 end

@@ -5,8 +5,9 @@
 
 -- Raises WRONGTYPE if a key of the hints was overwritten.
 local function read_wishes()
-  local n, owed, free, patient, stage_entries, watching, owing, watch_ms, runs = struct.unpack('<ddddddddd', ARGV[3])
-  local rooms, hints = {struct.unpack('<' .. string.rep('d', LANE_COUNT), ARGV[3], 73)}, {}
+  local n, free, patient, stage_entries, watching, owing, watch_ms, runs = struct.unpack('<dddddddd', ARGV[3])
+  local each, hints = '<' .. string.rep('d', LANE_COUNT), {}
+  local rooms, owed = {struct.unpack(each, ARGV[3], 65)}, {struct.unpack(each, ARGV[3], 65 + 8 * LANE_COUNT)}
   rooms[LANE_COUNT + 1] = nil   -- the place behind them
   for i = 6, #ARGV, 2 do
     local lane, id = tonumber(ARGV[i]), ARGV[i + 1]
