@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,14 +15,16 @@ SLOTS = PROFILE.slots
 PATIENT_QUEUE, URGENT_QUEUE = "default", "urgent"
 """The second one is only there where the fleet is split."""
 KV_VARIABLE = "BENCH_COSERVING_KV_TOKENS"
+LANE_VARIABLE = "BENCH_COSERVING_PATIENT_LANE"
 GUARANTEED = 5.0
 """Per cent of the picks that the patient lane has by default."""
 
-ALONE, BEFORE, EIGHTH, HALF, RESERVE = (
+ALONE, BEFORE, EIGHTH, HALF, ONLY_LOW, RESERVE = (
     "urgent alone",
     "order of 0.1",
     "split, an eighth urgent",
     "split, half urgent",
+    "only low gives way",
     "reserve",
 )
 OLD_ORDER: Mapping[str, object] = {"STREAMFLEET_RESERVE_PERCENT": 0, "STREAMFLEET_PATIENT_LANES": "none"}
@@ -35,15 +38,19 @@ class Contender:
         patient: true if there is patient work.
         reserve: true for workers with their usual settings; otherwise they have the order of 0.1.
         urgent_share: share of the fleet that serves urgent requests only; 0 for a fleet that is not split.
+        only_low: true if `normal` leaves no reserve and gives no way.
     """
 
     patient: bool = True
     reserve: bool = False
     urgent_share: float = 0.0
+    only_low: bool = False
 
     @property
     def settings(self) -> Mapping[str, object]:
         """Settings of the workers."""
+        if self.only_low:
+            return {"STREAMFLEET_PATIENT_LANES": "low"}
         return {} if self.reserve else OLD_ORDER
 
 
@@ -52,6 +59,7 @@ CONTENDERS: Mapping[str, Contender] = {
     BEFORE: Contender(),
     EIGHTH: Contender(urgent_share=1 / 8),
     HALF: Contender(urgent_share=1 / 2),
+    ONLY_LOW: Contender(reserve=True, only_low=True),
     RESERVE: Contender(reserve=True),
 }
 
@@ -71,6 +79,10 @@ class Case:
         kv_tokens: KV cache of the simulated engine; 0 for the profile's own, which holds far more than its slots need.
         rounds: number of times that all contenders run.
         judges_first_token: true if the first token's time is judged here; of more than the engines can do, it is not.
+        running: lane of the patient work.
+        comes: lane of the urgent requests.
+        every_s: seconds from one of them to the next; 0 for random times, infinite for none.
+        left_percent: least patient work, of what urgent work leaves.
     """
 
     workers: int
@@ -79,16 +91,24 @@ class Case:
     seconds: float
     patient_s: float = 3.0
     grace_s: float = 12.0
-    contenders: Sequence[str] = tuple(CONTENDERS)
+    contenders: Sequence[str] = (ALONE, BEFORE, EIGHTH, HALF, RESERVE)
     kv_tokens: int = 0
     rounds: int = 1
     judges_first_token: bool = True
+    running: str = PATIENT_LANE
+    comes: str = URGENT_LANE
+    every_s: float = 0.0
+    left_percent: float = 95.0
 
     @property
     def name(self) -> str:
         engine = f"{self.workers} worker{'s' if self.workers > 1 else ''}" if self.speed else "vLLM"
         after = f", after {self.patient_s:g} s without" if self.patient_s > LONG_S else ""
         short = ", KV cache full" if self.kv_tokens else ""
+        if self.every_s == math.inf:
+            return f"{engine}, {self.running} alone"
+        if self.every_s:
+            return f"{engine}, full of {self.running}, one {self.comes} each {self.every_s:g} s{after}"
         return f"{engine}, {self.load:.0%} urgent{after}{short}"
 
     @property
@@ -99,6 +119,9 @@ class Case:
 
 LONG_S = 60.0
 """After so long without urgent work, patient lanes may borrow the reserve."""
+NORMAL = Case(
+    1, 0.0, 4, LONG_S + 10, LONG_S + 10, contenders=(ALONE, ONLY_LOW, RESERVE), running="normal", every_s=10.0
+)
 
 GROUPS: Mapping[str, Sequence[Case]] = {
     "1": (Case(1, 0.1, 4, 20, rounds=2), Case(1, 0.5, 4, 12, rounds=2)),
@@ -111,6 +134,11 @@ GROUPS: Mapping[str, Sequence[Case]] = {
         Case(8, 0.5, 1, 25, contenders=(ALONE, BEFORE, HALF, RESERVE)),
     ),
     "borrowed": (Case(1, 0.1, 4, 20, patient_s=LONG_S + 10, contenders=(ALONE, BEFORE, RESERVE)),),
+    "normal": (
+        NORMAL,
+        replace(NORMAL, patient_s=3.0, every_s=math.inf, contenders=(ONLY_LOW, RESERVE), left_percent=98.0),
+        replace(NORMAL, running="low", comes="normal", contenders=(ONLY_LOW, RESERVE)),
+    ),
     "kv": (Case(1, 0.1, 4, 20, contenders=(ALONE, BEFORE, RESERVE), kv_tokens=16_900),),
     "overload": (Case(1, 1.5, 4, 20, contenders=(BEFORE, RESERVE), judges_first_token=False),),
     "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, BEFORE, HALF, RESERVE)),),

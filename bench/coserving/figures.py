@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 from bench.core.rounds import percentile
-from bench.coserving.cases import PATIENT_LANE
 from bench.coserving.observed import Log, Run
 from bench.coserving.traffic import WAYS, Seen
 from bench.scheduling.outcomes import cdf
@@ -53,8 +52,8 @@ def round_of(seen: Seen) -> Round:
     runs = sorted((run for log in seen.logs for run in log.runs), key=lambda run: run.began_s)
     written = dict.fromkeys((True, False), 0.0)
     for run in runs:
-        written[run.lane == PATIENT_LANE] += tokens_between(run, step_s, seen.from_s, seen.to_s)
-    patient = [run for run in runs if run.lane == PATIENT_LANE]
+        written[run.lane == seen.patient_lane] += tokens_between(run, step_s, seen.from_s, seen.to_s)
+    patient = [run for run in runs if run.lane == seen.patient_lane]
     all_ends = interruptions(patient, seen.stopped_s)
     ends = [run for run in all_ends if seen.from_s <= run.ended_s <= seen.to_s]
     again = sum(repeated(patient, ends).values())
@@ -66,7 +65,7 @@ def round_of(seen: Seen) -> Round:
         "urgent_per_s": written[False] / seconds,
         "repeated_percent": 100 * again / (sum(written.values()) or 1),
         "picks": len(picks),
-        "patient_picks_percent": 100 * sum(run.lane == PATIENT_LANE for run in picks) / (len(picks) or 1),
+        "patient_picks_percent": 100 * sum(run.lane == seen.patient_lane for run in picks) / (len(picks) or 1),
         "interrupted": len(ends),
         "most_interrupted": max(by_id.values(), default=0),
     }

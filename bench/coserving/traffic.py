@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import tempfile
 import time
@@ -20,11 +21,11 @@ from redis.asyncio import Redis as AsyncRedis
 from bench.core.redis import own_server
 from bench.core.workers import workers
 from bench.coserving.cases import (
+    LANE_VARIABLE,
     PATIENT_LANE,
     PATIENT_QUEUE,
     PATIENT_TOKENS,
     SLOTS,
-    URGENT_LANE,
     URGENT_QUEUE,
     URGENT_TOKENS,
     Case,
@@ -67,6 +68,7 @@ class Seen:
         stopped_s: time at which the workers were told to stop.
         urgent: all urgent requests.
         logs: the engines' logs.
+        patient_lane: lane of the patient work.
     """
 
     from_s: float
@@ -74,10 +76,13 @@ class Seen:
     stopped_s: float
     urgent: Sequence[Urgent]
     logs: Sequence[Log]
+    patient_lane: str = PATIENT_LANE
 
 
 def arrivals(case: Case, tokens_per_s: float) -> list[float]:
-    """Seconds at which urgent requests come: at random, the same for all contenders."""
+    """Seconds at which urgent requests come: at random, the same for all contenders; or one by one."""
+    if case.every_s:
+        return [case.every_s * number for number in range(1, math.ceil(case.seconds / case.every_s))]
     chance, at_s, found = random.Random(1), 0.0, list[float]()
     while (at_s := at_s + chance.expovariate(case.load * tokens_per_s / URGENT_TOKENS)) < case.seconds:
         found.append(at_s)
@@ -102,24 +107,24 @@ def run(
             if contender.patient:
                 left_s = case.patient_s + case.seconds + case.grace_s + AGAIN_S
                 backlog = 2 * SLOTS * case.workers + int(2 * tokens_per_s * left_s / PATIENT_TOKENS)
-                fill(client, PATIENT_LANE, backlog, name="patient-", content=_body(PATIENT_TOKENS))
+                fill(client, case.running, backlog, name="patient-", content=_body(PATIENT_TOKENS))
             with _fleet(server.url, case, contender, {**engine, "BENCH_COSERVING_LOGS": folder}):
                 time.sleep(case.patient_s if contender.patient else 0.5)
                 from_s = time.time()
                 queue = URGENT_QUEUE if contender.urgent_share else PATIENT_QUEUE
-                asyncio.run(_send(server.url, queue, due_s, case.seconds))
+                asyncio.run(_send(server.url, queue, case.comes, due_s, case.seconds))
                 to_s = time.time()
-                urgent = _awaited(client, queue, len(due_s), case.grace_s)
+                urgent = _awaited(client, Keys(queue), case, len(due_s))
                 if contender.patient:
                     time.sleep(AGAIN_S)
                 stopped_s = time.time()
         logs = [Log.load(path) for path in sorted(Path(folder).glob("*.json"))]
-    return Seen(from_s, to_s, stopped_s, urgent, logs)
+    return Seen(from_s, to_s, stopped_s, urgent, logs, case.running)
 
 
 @contextmanager
 def _fleet(url: str, case: Case, contender: Contender, environment: Mapping[str, object]) -> Iterator[None]:
-    given = {**environment, **contender.settings, "STREAMFLEET_DRAIN_MS": 50}
+    given = {**environment, **contender.settings, "STREAMFLEET_DRAIN_MS": 50, LANE_VARIABLE: case.running}
     urgent = contender.urgent_share * case.workers
     module = "bench.coserving.worker"
     with contextlib.ExitStack() as stack:
@@ -137,15 +142,15 @@ def _body(tokens: int) -> str:
     return json.dumps(body(tokens))
 
 
-async def _send(url: str, queue: str, due_s: Sequence[float], seconds: float) -> None:
+async def _send(url: str, queue: str, name: str, due_s: Sequence[float], seconds: float) -> None:
     """Send every urgent request at its time, by client and by XADD in turn."""
     loop = asyncio.get_running_loop()
     settings = queue_settings(url, queue=queue)
     async with Client(settings=settings) as fleet, AsyncRedis.from_url(url) as plain, asyncio.TaskGroup() as group:
-        lane, content = Keys(queue).lane(URGENT_LANE), _body(URGENT_TOKENS)
+        lane, content = Keys(queue).lane(name), _body(URGENT_TOKENS)
 
         async def by_client(number: int) -> None:
-            await fleet.enqueue(body(URGENT_TOKENS), lane=URGENT_LANE, id=_id(number))
+            await fleet.enqueue(body(URGENT_TOKENS), lane=name, id=_id(number))
 
         async def by_xadd(number: int) -> None:
             await plain.xadd(lane, {"id": _id(number), "body": content})
@@ -158,10 +163,10 @@ async def _send(url: str, queue: str, due_s: Sequence[float], seconds: float) ->
         await asyncio.sleep(began_s + seconds - loop.time())
 
 
-def _awaited(client: redis.Redis, queue: str, count: int, grace_s: float) -> list[Urgent]:
-    """Returns the urgent requests as soon as all are answered, or after so many seconds."""
-    keys, give_up = Keys(queue), time.monotonic() + grace_s
-    sent_ms = _sent_ms(client, keys)
+def _awaited(client: redis.Redis, keys: Keys, case: Case, count: int) -> list[Urgent]:
+    """Returns the urgent requests as soon as all are answered, or after the case's grace."""
+    give_up = time.monotonic() + case.grace_s
+    sent_ms = _sent_ms(client, keys.lane(case.comes))
     while True:
         pipe = client.pipeline(transaction=False)
         for number in range(count):
@@ -180,9 +185,9 @@ def _awaited(client: redis.Redis, queue: str, count: int, grace_s: float) -> lis
     return urgent
 
 
-def _sent_ms(client: redis.Redis, keys: Keys) -> dict[str, float]:
+def _sent_ms(client: redis.Redis, lane: str) -> dict[str, float]:
     """Time at which each urgent request was enqueued, epoch ms; of answered ones the entry may be gone."""
-    found: Any = client.xrange(keys.lane(URGENT_LANE))
+    found: Any = client.xrange(lane)
     return {fields[b"id"].decode(): float(entry.partition(b"-")[0]) for entry, fields in found}
 
 

@@ -2,7 +2,8 @@
 
 BENCH_COSERVING_LOGS is the folder that gets the engine's log at the end. With BENCH_COSERVING_URGENT_SLOTS two workers
 share the engine: one serves the queue of urgent requests on so many slots, the other one all else on the other slots.
-BENCH_COSERVING_KV_TOKENS is the KV cache of a simulated engine, if it is not the profile's.
+BENCH_COSERVING_KV_TOKENS is the KV cache of a simulated engine, if it is not the profile's;
+BENCH_COSERVING_PATIENT_LANE the lane of the patient work.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.coserving.cases import KV_VARIABLE, SLOTS, URGENT_QUEUE
+from bench.coserving.cases import KV_VARIABLE, LANE_VARIABLE, PATIENT_LANE, SLOTS, URGENT_QUEUE
 from bench.coserving.observed import Log, Observed, Slots
 from streamfleet.common import logs
 from streamfleet.common.settings import load_all
@@ -50,7 +51,7 @@ def main() -> int:
     log = Log()
 
     def observed(*settings: Any) -> Observed:
-        return Observed(build(*settings), log)
+        return Observed(build(*settings), log, patient_lane=os.environ.get(LANE_VARIABLE, PATIENT_LANE))
 
     if kv_tokens := int(os.environ.get(KV_VARIABLE, "0")):
         profile = simulated_profile.SMOLLM2_135M_CPU

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from pathlib import Path
 
 import pytest
 
 from streamfleet.producer import Client
+from tests.contract.subjects import simulated_server
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -43,6 +45,20 @@ async def test_by_default_urgent_requests_wait_for_no_other_lane(fleet: Fleet, r
     assert all(result.ok and result.attempt == 1 for result in results)
     assert sum(int(result.fields.get("resumed_tokens", 0)) > 0 for result in results) >= 3
     await fleet.settled()
+
+
+@pytest.mark.parametrize("running", ["normal", "low"])
+async def test_so_they_do_at_a_server_of_another_process(fleet: Fleet, repository: Path, running: str) -> None:
+    """Its connection is closed, and the request begins anew."""
+    async with simulated_server(repository) as (url, _):
+        worker = await fleet.worker("w1", engine="openai", vllm_url=url, remote_slots=10)
+        for number in range(20):
+            await fleet.add(f"r-{number}", running, chat(15.0))
+        await fleet.runs({"w1": 9})
+        first = [await fleet.add(f"urgent-{number}", "critical", chat(1.0)) for number in range(5)]
+        assert all(result.ok for result in await fleet.results(first, 3.0))
+        interrupted = f'streamfleet_requests_interrupted_total{{lane="{running}"}}'
+        await eventually(lambda: worker.metric(interrupted) >= 4)
 
 
 async def test_normal_work_takes_no_place_of_other_work(fleet: Fleet) -> None:

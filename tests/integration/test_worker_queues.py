@@ -205,13 +205,14 @@ async def test_together_they_ask_no_more_of_the_engine_than_it_holds(queues: tup
     assert 2 <= most <= 5, "each asks for about 200 of 1,000 tokens"
 
 
+@pytest.mark.parametrize("lane", ["normal", "low"])
 async def test_urgent_work_of_one_queue_takes_the_place_of_patient_work_of_the_other(
-    queues: tuple[Fleet, Fleet],
+    queues: tuple[Fleet, Fleet], lane: str
 ) -> None:
     qa, qb = queues
     async with workers_inside(qa.url, small_engine(2, models=("base", "sql")), TWO, prefetch=0):
         for number in range(2):
-            await qa.add(f"patient{number}", "low", chat(LONG_S))
+            await qa.add(f"patient{number}", lane, chat(LONG_S))
         await qa.runs({"w1": 2})
         await qb.add("urgent", "critical")
         assert (await qb.result("urgent")).ok

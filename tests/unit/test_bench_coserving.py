@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from bench.core.reports import Report
 from bench.coserving import figures, tables
 from bench.coserving.__main__ import _groups
-from bench.coserving.cases import ALONE, BEFORE, GROUPS, RESERVE, Case, chosen
+from bench.coserving.cases import ALONE, BEFORE, GROUPS, LONG_S, ONLY_LOW, RESERVE, Case, chosen
 from bench.coserving.observed import Log, Observed, Run, Slots
 from bench.coserving.traffic import Seen, Urgent, arrivals
 from streamfleet.common.protocol import COMPLETIONS, Lane
@@ -125,6 +126,21 @@ def test_each_claim_has_its_bound(figure: str, kept: float, broken: float, claim
     assert [name for name, holds in judged({figure: broken}).items() if not holds] == [claim]
 
 
+def test_without_the_order_of_0_1_the_work_is_held_against_a_fleet_in_which_only_low_gives_way() -> None:
+    contenders = {ONLY_LOW: contender(requests=0), RESERVE: contender(patient_per_s=882.0, requests=0)}
+    report = Report("coserving", "2026-01-31", {}, {})
+    report.data["cases"] = {"case": {"judges_first_token": True, "left_percent": 98.0, "contenders": contenders}}
+    tables.judge(report)
+    held = {target.name.removeprefix("case: "): (target.value, target.holds) for target in report.targets}
+    assert held[LEFT] == (98.0, True)
+    assert not [name for name in held if "first token" in name], "nothing urgent came"
+    contenders = {ONLY_LOW: contender(), RESERVE: contender(client_p50_ms=110.1)}
+    report.data["cases"] = {"case": {"judges_first_token": True, "contenders": contenders}}
+    tables.judge(report)
+    (first,) = [target for target in report.targets if "with only low giving way" in target.name]
+    assert not first.holds
+
+
 def test_the_share_of_low_has_its_bound() -> None:
     assert judged({"patient_picks_percent": 4.5}, judges_first_token=False)[PICKS]
     assert not judged({"patient_picks_percent": 4.4}, judges_first_token=False)[PICKS]
@@ -183,6 +199,17 @@ def test_urgent_requests_are_as_many_as_asked_and_the_same_every_time() -> None:
     assert found == arrivals(case, case.tokens_per_s)
     assert len(found) * 32 / 400 == pytest.approx(0.5 * case.tokens_per_s, rel=0.1)
     assert max(found) < 400
+
+
+def test_they_come_one_by_one_where_that_is_asked() -> None:
+    assert arrivals(Case(1, 0.0, 4, 35.0, every_s=10.0), 1_000.0) == [10.0, 20.0, 30.0]
+    assert arrivals(Case(1, 0.0, 4, 35.0, every_s=math.inf), 1_000.0) == []
+
+
+@pytest.mark.parametrize("case", [case for case in GROUPS["normal"] if case.patient_s > LONG_S])
+def test_whether_normal_gives_way_is_looked_at_after_the_reserve_is_lent(case: Case) -> None:
+    assert {case.running, case.comes} & {"normal"}
+    assert ONLY_LOW in case.contenders
 
 
 def test_cases_have_names_of_their_own() -> None:

@@ -126,7 +126,7 @@ URGENT_BLOCKED = Counter(
     "streamfleet_urgent_blocked_seconds_total",
     "Time without room for urgent requests although patient ones ran: none of those may be interrupted.",
 )
-RESERVE = Gauge("streamfleet_reserve", "Sequences that patient lanes leave free for urgent requests.")
+RESERVE = Gauge("streamfleet_reserve", "Sequences that the lane low leaves free for others.")
 BY_APPLICATION = Counter(
     "streamfleet_engine_by_application_total",
     "Requests that reached vLLM through its HTTP application, which takes longer.",
