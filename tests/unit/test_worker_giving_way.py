@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.protocol import Lane
 from streamfleet.worker.credit import Demand, Load
-from streamfleet.worker.giving_way import MOST_INTERRUPTIONS, Running, choose
+from streamfleet.worker.giving_way import MOST_INTERRUPTIONS, Running, can_give, choose
 
 ONE = Load(0, 1, 0)
 USUAL = Running(Lane.LOW, Demand(1, 500), 0, run_s=10.0, lost_s=5.0, slack_s=math.inf)
@@ -75,6 +75,7 @@ def test_sequences_tokens_and_requests_are_made_room_for() -> None:
 )
 def test_either_enough_room_is_made_or_none(some: list[Running], missing: Load) -> None:
     chosen = choose(dict(enumerate(some)), missing)
+    assert can_give(missing, some) == bool(chosen)
     assert len(set(chosen)) == len(chosen)
     for number in chosen:
         each = some[number]
@@ -85,3 +86,9 @@ def test_either_enough_room_is_made_or_none(some: list[Running], missing: Load) 
         assert len(freed) >= missing.requests
         assert sum(demand.sequences for demand in freed) >= missing.sequences
         assert sum(demand.tokens for demand in freed) >= missing.tokens
+
+
+def test_a_full_engine_looks_at_no_more_requests_than_it_needs() -> None:
+    looked_at = iter([running(interrupted=MOST_INTERRUPTIONS), running(), running()])
+    assert can_give(ONE, looked_at)
+    assert len(list(looked_at)) == 1

@@ -7,7 +7,7 @@ the estimates learn. Nothing here touches Redis; of the engine, only its capacit
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -33,7 +33,7 @@ from streamfleet.worker.credit import (
     without_reserve,
 )
 from streamfleet.worker.engine.base import Capacity, Engine
-from streamfleet.worker.giving_way import URGENT, Running, choose
+from streamfleet.worker.giving_way import URGENT, Running, can_give, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
 from streamfleet.worker.service_times import ServiceTimes
@@ -154,7 +154,10 @@ class Admission:
         """
         capacity, load, tokens = self._engine.capacity(), self._in_flight.load(), self._typical.tokens
         room = credit(capacity, load, typical_tokens=tokens, prefetch=0, most=self._batch_size)
-        return room or int(bool(self._who_gives_way(load, Demand(1, int(tokens)), now)))
+        if room:
+            return room
+        missing = missing_for(capacity, load, Demand(1, int(tokens)), most=self._batch_size)
+        return int(can_give(missing, (running for _, running in self._may_give_way(now))))
 
     def _count_blocked(self, now: float, *, blocked: bool) -> None:
         if self._blocked_at is not None:
@@ -204,22 +207,21 @@ class Admission:
         missing = missing_for(self._engine.capacity(), load, demand, most=self._batch_size)
         if missing.requests <= 0 and missing.sequences <= 0 and missing.tokens <= 0:
             return ()
-        running = {
-            request: Running(
-                request.lease.lane,
-                request.demand,
-                request.claim.interrupted,
-                self._typical.run_s(request.demand),
-                (now - request.started_at) * (READ_AGAIN if request.asked and request.asked.continuable else 1.0),
-                request.late_at - now,
-            )
-            for request in self._in_flight.active_on_engine()
-            if request.started_at is not None
-            and request.stop_reason is None
-            and not request.owed
-            and request.lease.lane in self._patient_lanes
-        }
-        return choose(running, missing)
+        return choose(dict(self._may_give_way(now)), missing)
+
+    def _may_give_way(self, now: float) -> Iterator[tuple[InFlightRequest, Running]]:
+        """Running requests of patient lanes, without those that came by the share of their lane."""
+        for request in self._in_flight.active_on_engine():
+            if request.started_at is None or request.stop_reason is not None or request.owed:
+                continue
+            if request.lease.lane in self._patient_lanes:
+                lost_s = now - request.started_at
+                lost_s *= READ_AGAIN if request.asked and request.asked.continuable else 1.0
+                run_s, slack_s = self._typical.run_s(request.demand), request.late_at - now
+                yield (
+                    request,
+                    Running(request.lease.lane, request.demand, request.claim.interrupted, run_s, lost_s, slack_s),
+                )
 
     def for_engine(self, decoded: Request) -> dict[str, Any]:
         """Returns the body that the engine gets. Raises InvalidRequest, as `check.for_engine` does."""

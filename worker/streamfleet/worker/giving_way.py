@@ -1,13 +1,14 @@
 """Choice of the running requests that give way to an urgent one that finds no room in the engine. Pure.
 
-`choose` gets what runs and what is missing, and returns those that cost least to interrupt. What is interrupted goes
-back to the queue at its old rank, and its attempt does not count. docs/urgent.md tells operators the rules.
+`choose` gets what runs and what is missing, and returns those that cost least to interrupt; `can_give` tells if there
+are enough. What is interrupted goes back to the queue at its old rank, and its attempt does not count. docs/urgent.md
+tells operators the rules.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -63,6 +64,19 @@ def choose(running: Mapping[K, Running], missing: Load) -> Sequence[K]:
         left.add(each.demand, -1)
         chosen.append(key)
     return chosen if _enough(left) else ()
+
+
+def can_give(missing: Load, running: Iterable[Running]) -> bool:
+    """True if `choose` would return some. Looks at few of many requests, because a full engine asks at each pull."""
+    left = Load(missing.requests, missing.sequences, missing.tokens)
+    if _enough(left):
+        return False
+    for each in running:
+        if not _protected(each):
+            left.add(each.demand, -1)
+            if _enough(left):
+                return True
+    return False
 
 
 def _protected(each: Running) -> bool:
