@@ -52,7 +52,7 @@ async def test_a_large_engine_is_filled_a_part_at_a_time(fleet: Fleet, monkeypat
     slots = FIRST_AT_ONCE + 2 * AT_ONCE + 10
     profile = Profile("large, for tests", 0.0, ((1, 100), (slots, 100 * slots)), slots, 10_000_000, 8_192, jitter=0.0)
     await fleet.add_many(slots + 10, chat(60))
-    async with worker_inside(fleet.url, SimulatedEngine(profile), prefetch=0):
+    async with worker_inside(fleet.url, SimulatedEngine(profile), prefetch=0, patient_lanes="none"):
         await fleet.runs({"w1": slots})
     assert wished[:4] == [FIRST_AT_ONCE, AT_ONCE, AT_ONCE, 10]
 

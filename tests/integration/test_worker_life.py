@@ -64,7 +64,7 @@ async def _staged(fleet: Fleet, count: int) -> bool:
 
 
 async def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(fleet: Fleet) -> None:
-    first = await fleet.worker("w1", batch_size=16)
+    first = await fleet.worker("w1", batch_size=16, patient_lanes="none")
     ids = await fleet.add_many(200, chat(0.3), reply="me")
     await eventually(lambda: _at_least(fleet, 60), 20, "60 are done")
     await fleet.runs({"w1": 16})  # they end together: a moment later there may be none

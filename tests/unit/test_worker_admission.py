@@ -408,6 +408,20 @@ def test_patient_requests_that_turn_out_to_be_large_leave_the_reserve_free_too()
         assert (admits.admit(one, 100.0, DEFAULT_MAX_BODY_BYTES) is not None) == (number != 1)
 
 
+@pytest.mark.parametrize(("lane", "tokens"), [(Lane.NORMAL, 9_750), (Lane.LOW, 8_000), (Lane.HIGH, 10_000)])
+def test_a_large_request_fits_into_what_its_lane_may_fill(lane: Lane, tokens: int) -> None:
+    in_flight = InFlight()
+    admits = admission(Capacity(64, 10_000, 10_000), in_flight)
+    admits.rooms(0, 100.0)
+    in_flight.add(first := in_flight_request(1, {**CHAT, "max_tokens": 1_000}, lane=Lane.HIGH))
+    assert admits.admit(first, 100.0, DEFAULT_MAX_BODY_BYTES) is not None
+    for number, more in ((2, -100), (3, 100)):
+        body = {**CHAT, "max_tokens": tokens - first.demand.tokens + more}
+        in_flight.add(one := in_flight_request(number, body, lane=lane))
+        assert (admits.admit(one, 100.0, DEFAULT_MAX_BODY_BYTES) is None) == (more > 0)
+        in_flight.remove([one])
+
+
 @pytest.mark.parametrize(
     ("body", "endpoint", "tokens"),
     [
