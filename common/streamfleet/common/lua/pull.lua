@@ -5,12 +5,13 @@
 -- @include pull_take
 -- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 numbers, as little-endian doubles: n (0: only stage); free (number of requests
---   that have a slot without interrupting another); patient (the first lane that leaves room for urgent ones); most entries to stage; 1 if this worker held a watch; 1 if it took a wake-up, and
---   must hand it on if it has no room; life of a watch, ms; number of requests that it has; then rooms (for each lane: it is
---   open until so many of all lanes are taken; at most n); then owed (as rooms, for a lane that is owed a pick); 4 if deadlines are judged JSON {class of length = ms that this
---   worker's requests of it take at least}, else ''; 5 start of this worker's cache, '' for who is no home; then hints (lane
---   or 0 for wake, and id, of each entry from a blocking read).
+-- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 numbers, as little-endian doubles: n (0: only stage); free (number of
+--   requests that have a slot without interrupting another); patient (the first lane that leaves room for urgent ones); most
+--   entries to stage; 1 if this worker held a watch; 1 if it took a wake-up, and must hand it on if it has no room; life of a
+--   watch, ms; number of requests that it has; then rooms (for each lane: it is open until so many of all lanes are taken; at
+--   most n); then owed (as rooms, for a lane that is owed a pick); 4 if deadlines are judged JSON {class of length = ms that
+--   this worker's requests of it take at least}, else ''; 5 start of this worker's cache, '' for who is no home; then hints
+--   (lane or 0 for wake, and id, of each entry from a blocking read).
 -- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt, request id, fields, lost,
 --   staged, interrupted, length, passed}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
 --   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or '', length the
