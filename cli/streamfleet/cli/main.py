@@ -13,6 +13,7 @@ from typer.main import get_command
 from streamfleet.cli.demo_command import demo, demo_gateway
 from streamfleet.cli.gateway_command import gateway
 from streamfleet.cli.requests.batch import batch
+from streamfleet.cli.requests.bench import bench
 from streamfleet.cli.requests.enqueue import enqueue
 from streamfleet.cli.requests.result import cancel, result
 from streamfleet.cli.worker_command import worker
@@ -62,7 +63,7 @@ def _options(
 REQUESTS, OPERATIONS, PROCESSES = "Requests", "Operations", "Processes"
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     REQUESTS: (enqueue, result, cancel, batch),
-    OPERATIONS: (backlog, workers, trace, pause, resume, drain, doctor, audit, acl),
+    OPERATIONS: (backlog, workers, trace, pause, resume, drain, bench, doctor, audit, acl),
     PROCESSES: (worker, exporter, demo),
 }
 for panel, commands in COMMANDS.items():

@@ -96,7 +96,7 @@ class SseParser:
         if any(choice.get("finish_reason") == "abort" for choice in said):
             self._aborted = True  # no reader may mistake it for an end
             return
-        if some := sum(map(_says_something, said)):
+        if some := sum(map(says_something, said)):
             self.chunks += some
             self.first_at = self.first_at or self._clock()
         if self._request.on_chunk is not None and (said or self._request.tells_usage):
@@ -109,7 +109,8 @@ def _on_one_line(data: bytes) -> bytes:
     return single_line(data.decode(errors="surrogatepass")).encode(errors="surrogatepass")
 
 
-def _says_something(choice: dict[str, Any]) -> bool:
+def says_something(choice: Mapping[str, Any]) -> bool:
+    """True if a chunk's choice has content: the first chunk of a chat only names the role."""
     delta = choice.get("delta")
     if isinstance(delta, dict):
         return any(value for name, value in delta.items() if name != "role")
