@@ -20,23 +20,27 @@ class Behaviour:
         status: status of its answers.
         kind: content type of its answers.
         tokens: number of tokens of an answer.
-        wait_s: seconds before the first token.
+        wait_s: seconds before it says anything.
+        thinks_s: seconds from the chunk that names the role to the first token.
         hangs: true if it sends no more after the first token, until the test ends.
         breaks_off: true if it closes the connection after the first token.
         counts: true if it counts tokens.
         good: number of requests that it answers well before it does all that.
-        bodies, keys: bodies and authorisations of the requests so far.
+        bodies, priorities: bodies of the requests so far, and the priorities that vLLM would read.
+        keys: their authorisations, and those of questions for models.
     """
 
     status: int = 200
     kind: str = "text/event-stream"
     tokens: int = 4
     wait_s: float = 0.0
+    thinks_s: float = 0.0
     hangs: bool = False
     breaks_off: bool = False
     counts: bool = True
     good: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    priorities: set[str | None] = field(default_factory=set)
     keys: list[str | None] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -56,6 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         acts = self.behaviour
         acts.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        acts.priorities.add(self.headers.get("X-Vllm-Priority"))
         if len(acts.bodies) <= acts.good:
             acts = Behaviour()
         time.sleep(acts.wait_s)
@@ -67,6 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+        time.sleep(acts.thinks_s)
         for _ in range(acts.tokens):
             self._event({"choices": [{"index": 0, "delta": {"content": "a"}}]})
             if acts.hangs:

@@ -83,6 +83,15 @@ async def test_a_queue_is_measured_with_real_workers(fleet: Fleet, tmp_path: Pat
     await fleet.settled()
 
 
+async def test_the_chunk_that_names_the_role_is_no_token(fleet: Fleet) -> None:
+    with sse_server(Behaviour(thinks_s=0.2)) as url:
+        await ready(fleet, engine="openai", vllm_url=url)
+        for target in ((), ("--url", url)):
+            ended = await asyncio.to_thread(bench, fleet.url, *target, "-c", "1", "--requests", "2", "--json")
+            (step,) = steps(ended)
+            assert step["first_token_p50_ms"] >= 200
+
+
 async def test_a_worker_that_hangs_ends_it_in_bounded_time_and_leaves_nothing_behind(fleet: Fleet) -> None:
     worker = await ready(fleet, lease_ms=30_000)
     worker.send(signal.SIGSTOP)
@@ -137,6 +146,7 @@ def test_a_server_is_measured() -> None:
     assert {body["model"] for body in acts.bodies[15:]} == {"other"}
     assert all(body["stream"] and body["stream_options"] == {"include_usage": True} for body in acts.bodies)
     assert all(body["ignore_eos"] and body["temperature"] == 0 for body in acts.bodies)
+    assert acts.priorities == {"0"}, "as of requests without one, which a server may refuse"
     assert "in engine" not in keyed.stdout
 
 
