@@ -106,11 +106,10 @@ async def _bench(
 
 
 def _show(found: list[Step], as_json: bool, plot: Path | None) -> None:
-    from rich.console import Console
-
     from streamfleet.cli.requests.bench_figures import draw, render
+    from streamfleet.operator.commands.fitted_table import screen
 
-    out(json.dumps(found, indent=2)) if as_json else Console().print(render(found))
+    out(json.dumps(found, indent=2)) if as_json else screen().print(render(found))
     if plot is not None:
         draw(found, plot)
 
