@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.protocol import Lane
-from streamfleet.worker.credit import Demand, Load
+from streamfleet.worker.credit import Demand, Load, Typical
 from streamfleet.worker.giving_way import MOST_INTERRUPTIONS, Running, can_give, choose
 
 ONE = Load(0, 1, 0)
@@ -92,3 +92,11 @@ def test_a_full_engine_looks_at_no_more_requests_than_it_needs() -> None:
     looked_at = iter([running(interrupted=MOST_INTERRUPTIONS), running(), running()])
     assert can_give(ONE, looked_at)
     assert len(list(looked_at)) == 1
+
+
+def test_before_a_run_has_ended_requests_with_enough_time_may_give_way() -> None:
+    """So an urgent request does not wait for the first answers of a worker that has just started."""
+    usual_s = Typical().run_s(Demand(1, 522, 10))
+    assert usual_s == pytest.approx(51.2)
+    assert choose({1: running(lane=Lane.NORMAL, run_s=usual_s, slack_s=600.0)}, ONE)
+    assert not choose({1: running(lane=Lane.NORMAL, run_s=usual_s, slack_s=100.0)}, ONE)

@@ -81,7 +81,7 @@ class Rig:
         self.in_flight, self.clock = InFlight(), HandClock()
         self._while_starting = while_starting
         engine = ScriptedEngine(cast("Any", lambda _: OK), capacity)
-        admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0))
+        admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0, patient_lanes="low"))
         self.puller = Puller(cast("Broker", redis), "w", admission, self.in_flight, self.clock)
         self.running = asyncio.create_task(self.puller.run(self._start))
 

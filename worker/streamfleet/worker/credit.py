@@ -20,6 +20,9 @@ BYTES_PER_TOKEN = 4
 LEAST_RATIO, MOST_RATIO = 1 / 4, 4.0
 """Bounds of that correction: 16 bytes for each token, and one byte."""
 SMOOTHING = 0.05
+GUESS_TOKEN_S = 0.1
+"""A slow engine's pace. A worker that took it for unknown would let no request with a deadline give way in its first
+minutes, and an urgent one would wait until an answer ends."""
 PACE_S = 1_000.0
 """Time of runs, of all slots together, over which the pace is measured: short runs weigh no more than their time."""
 PACE_TOKENS, LEAST_OUTPUT = 50_000.0, 16
@@ -76,15 +79,15 @@ class Typical:
     Attributes:
         tokens: expected KV tokens of the next request.
         prompt_ratio: prompt tokens as engines count them, divided by the estimate from the size.
-        token_s: seconds of one output token of a sequence, with its part of reading and waiting; infinite before the
-            first one is known.
+        token_s: seconds of one output token of a sequence, with its part of reading and waiting; before the first run
+            has ended, `GUESS_TOKEN_S`.
         output: output tokens of a choice that sets no limit.
     """
 
     def __init__(self) -> None:
         self.tokens = float(Demand().tokens)
         self.prompt_ratio = 1.0
-        self.token_s = math.inf
+        self.token_s = GUESS_TOKEN_S
         self.output = float(TYPICAL_OUTPUT)
         self._seen = self._unlimited = 0
         self._ran_s = self._made = 0.0
