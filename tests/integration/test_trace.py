@@ -121,7 +121,8 @@ async def test_expired_in_its_lane(broker: Broker) -> None:
 
 
 async def test_cancelled_while_it_stands_in_its_lane(broker: Broker, client: Client) -> None:
-    entry = await add(broker, id="r-1")  # by a plain XADD: the cancel cannot find it
+    entry = await add(broker, id="r-1")
+    await broker.connection.command("SET", broker.keys.request("r-1"), "tells no entry")
     assert await client.cancel("r-1")
     assert "stands in its lane until its turn comes" in (await summary(broker, entry)).text
 

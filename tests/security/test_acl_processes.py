@@ -82,7 +82,8 @@ def commands(urls: dict[Role, str], folder: Path) -> None:
     run(Role.PRODUCER, "enqueue", "--prompt", "Say hi", "--id", "by-hand", "--wait")
     run(Role.PRODUCER, "result", "by-hand")
     run(Role.PRODUCER, "result", "nobody", status=1)
-    run(Role.PRODUCER, "cancel", "not-yet")
+    run(Role.PRODUCER, "cancel", "not-yet", status=3)
+    run(Role.PRODUCER, "cancel", "not-yet", "--before-it-comes")
     run(Role.PRODUCER, "cancel", "by-hand", status=1)
     run(Role.PRODUCER, "batch", str(source), str(out))
     run(Role.OPERATOR, "backlog")
@@ -97,7 +98,8 @@ def commands(urls: dict[Role, str], folder: Path) -> None:
     run(Role.OPERATOR, "dead", "purge", "late")
     run(Role.OPERATOR, "result", "r-1")
     run(Role.OPERATOR, "result", "wrong", "--wait", "--timeout", "10", status=1)
-    run(Role.OPERATOR, "cancel", "too-early")
+    run(Role.OPERATOR, "cancel", "too-early", status=3)
+    run(Role.OPERATOR, "cancel", "too-early", "--before-it-comes")
 
 
 def test_what_a_role_may_not_do_says_so(guarded: Guarded) -> None:
@@ -122,7 +124,7 @@ async def test_a_producer_does_not_half_cancel(guarded: Guarded) -> None:
 async def test_a_cancel_that_nobody_sees_to_says_so_and_stays_asked_for(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client.ask_to_cancel, "__defaults__", (0.2,))
+    monkeypatch.setattr(client.ask_to_cancel, "__defaults__", (0.2, None))
     async with Client(guarded.enlist(Role.PRODUCER, DEFAULT), DEFAULT) as fleet:
         await fleet.enqueue(chat(), id="r-1")
         with pytest.raises(ResultTimeout, match=r"r-1: no worker has cancelled it within 0\.2 s; the next one"):

@@ -133,15 +133,17 @@ async def test_entries_with_any_names_leave_nothing_outside_their_queue(guarded:
 
 async def test_cancel_requests_with_any_names_are_seen_to(guarded: Guarded) -> None:
     with redis.Redis.from_url(guarded.server.url) as admin:
+        for name in (*NASTY, b"good"):
+            admin.xadd(KEYS.lane("high"), {b"id": name, b"body": b"{}"})
         for name in NASTY:
             admin.xadd(KEYS.cancel_requests, {b"id": name})
         admin.xadd(KEYS.cancel_requests, {b"other": b"x" * 200_000})
         admin.xadd(KEYS.cancel_requests, {b"id": b"good", b"more": b"x"})
         async with guarded.broker() as broker:
-            assert await CancelRequestProcessor(broker).process(500) == len(NASTY) + 2
+            rounds = [await CancelRequestProcessor(broker).process(500) for _ in range(5)]
+            assert sum(rounds) == len(NASTY) + 2
             assert await broker.result("good") is not None
         usable = {KEYS.result(name.decode()).encode() for name in NASTY if usable_in_python(name)}
-        usable |= {KEYS.result(place).encode() for place in ("high:1-1", "high:1790000000000-0")}
         assert {*admin.scan_iter("{q}:result:*")} == usable | {KEYS.result("good").encode()}
         assert admin.xlen(KEYS.cancel_requests) == 0
 
@@ -149,6 +151,7 @@ async def test_cancel_requests_with_any_names_are_seen_to(guarded: Guarded) -> N
 async def test_a_round_sees_to_so_many_at_most_and_goes_on(guarded: Guarded) -> None:
     async with guarded.broker() as broker:
         for number in range(25):
+            await broker.connection.command("XADD", KEYS.lane("low"), "*", "id", f"r-{number}", "body", "{}")
             await broker.ask_to_cancel(f"r-{number}")
         assert [await CancelRequestProcessor(broker).process(10) for _ in range(4)] == [10, 10, 5, 0]
         results = await broker.results([f"r-{number}" for number in range(25)])
