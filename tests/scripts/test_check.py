@@ -73,7 +73,7 @@ async def test_results_are_read_together_in_the_order_asked_for(queue: Queue) ->
     lease = await queue.running("high", "1000-0", id="r1")
     done = Completion(lease, Status.SUCCEEDED, {"response": '{"a":1}', "http_status": "200"})
     await queue.broker.complete("w1", [done])
-    await queue.broker.cancel("r2")
+    await queue.broker.cancel("r2", before_ms=60_000)
     unknown, first, second = await queue.broker.results(["r3", "r1", "r2"])
     assert unknown is None
     assert first is not None

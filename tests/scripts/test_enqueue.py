@@ -49,7 +49,7 @@ async def test_an_id_with_another_content_is_a_conflict(queue: Queue) -> None:
 
 
 async def test_an_id_that_has_a_result_already_is_not_queued(queue: Queue) -> None:
-    await queue.broker.cancel("r1")
+    await queue.broker.cancel("r1", before_ms=60_000)
     before = await queue.dump()
     (answer,) = await queue.broker.enqueue([submission("r1")])
     assert (answer.code, answer.entry) == (EnqueueCode.ANSWERED, "")
@@ -57,7 +57,7 @@ async def test_an_id_that_has_a_result_already_is_not_queued(queue: Queue) -> No
 
 
 async def test_of_many_only_those_that_have_a_result_are_not_queued(queue: Queue) -> None:
-    await queue.broker.cancel("r2")
+    await queue.broker.cancel("r2", before_ms=60_000)
     answers = await queue.broker.enqueue([submission(f"r{number}") for number in range(4)])
     assert [answer.code for answer in answers] == [
         EnqueueCode.ACCEPTED,

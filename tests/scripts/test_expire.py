@@ -72,8 +72,8 @@ async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
 
 
 async def test_a_cancelled_one_stays_cancelled(queue: Queue) -> None:
+    await queue.broker.cancel("r1", before_ms=60_000)
     await staged(queue, id="r1", deadline=NOW + 10)
-    await queue.broker.cancel("r1")
     assert (await queue.at(NOW + 10).broker.expire())[0] == 1
     after = await queue.dump()
     assert (after["result:r1"]["status"], after["counts"]) == ("cancelled", {"staged": "1", "cancelled": "1"})

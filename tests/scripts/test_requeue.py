@@ -122,7 +122,7 @@ async def test_a_newer_request_that_has_not_ended_keeps_its_id(queue: Queue, dig
 
 async def test_an_id_that_was_cancelled_since_stays_cancelled(queue: Queue) -> None:
     letter = await forgotten(queue)
-    await queue.broker.cancel("r0")
+    await queue.broker.cancel("r0", before_ms=60_000)
     assert await refused(queue, letter) == "cancelled"
 
 
