@@ -120,7 +120,7 @@ class Meddled:
         await broker.expire()
         await broker.reclaim(0, 2)
         await broker.deregister(silent_ms=1)
-        await broker.cancel(self.chance.choice([*self.accepted[-5:], b"m"]).decode())
+        await broker.cancel(self.chance.choice([*self.accepted[-5:], b"m"]).decode(), before_ms=60_000)
 
     async def look(self) -> None:
         broker = self.queue.broker
@@ -189,7 +189,7 @@ def test_a_stream_whose_ids_are_used_up_stops_nobody(url: str, stream: str) -> N
             await queue.add("low", "1000-0", id="x", reply="me")
             await queue.add("low", "1000-1", id="late", deadline="1", reply="me")
             acts: list[Callable[[], Awaitable[object]]] = [
-                lambda: queue.broker.cancel("y"),
+                lambda: queue.broker.cancel("y", before_ms=60_000),
                 queue.broker.promote,
                 queue.broker.expire,
                 queue.broker.audit,
