@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from streamfleet.cli.requests.bench_figures import Answer
-from streamfleet.cli.requests.bench_load import Bounds, run_step
+from streamfleet.cli.requests.bench_load import run_step
 from tests.integration.cli_processes import WITHIN_S, Ended, command, environment, streamfleet
 from tests.integration.sse_server import Behaviour, sse_server
 from tests.integration.worker_process import Fleet, WorkerProcess
@@ -245,7 +245,7 @@ async def _step(work: Any) -> Any:
         await work()
         return Answer(began_s, None, time.perf_counter(), None)
 
-    return await run_step(ask, 2, itertools.repeat({}), Bounds(10, 60.0, 60.0))
+    return await run_step(ask, 2, itertools.repeat({}), 10, 60.0, 60.0)
 
 
 async def test_a_client_that_computes_all_the_time_is_the_limit() -> None:
@@ -279,6 +279,8 @@ def test_the_busiest_gpu_is_shown_where_nvml_is_there(tmp_path: Path) -> None:
         (step,) = steps(bench(NOBODY, "--url", url, "-c", "1", "--json", PYTHONPATH=str(tmp_path)))
         (tmp_path / "pynvml.py").write_text("def nvmlInit(): raise OSError('no driver')\n", encoding="utf-8")
         (without,) = steps(bench(NOBODY, "--url", url, "-c", "1", "--json", PYTHONPATH=str(tmp_path)))
+        said = bench(NOBODY, "--url", url, "-c", "1").stderr.splitlines()
+    assert [line.split(":")[0] for line in said] == ["warming up with 1 requests", "1 at once"], "no line a request"
     assert step["gpu_percent"] == 75
     assert without["gpu_percent"] is None
 

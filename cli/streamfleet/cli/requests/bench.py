@@ -20,9 +20,9 @@ from streamfleet.operator.commands.common import AsJson, QueueName, RedisUrl, ou
 
 if TYPE_CHECKING:
     from streamfleet.cli.requests.bench_figures import Step
-    from streamfleet.cli.requests.bench_load import Ask, Body, Bounds
+    from streamfleet.cli.requests.bench_load import Ask, Body
 
-MOST_AT_ONCE = 10_000
+MOST_AT_ONCE, EACH = 10_000, 8
 
 
 def bench(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -66,23 +66,22 @@ def bench(  # noqa: PLR0913, PLR0917 - each parameter is an option
     streamfleet bench --url https://llm.example.com/v1 --model llama --api-key-variable LLM_KEY
     ```
     """
-    from streamfleet.cli.requests.bench_load import Bounds, queue_asker, server_asker
+    from streamfleet.cli.requests.bench_load import queue_asker, server_asker
 
     steps = _steps(concurrency, requests)
     _check_plot(plot)
     bodies = _from_file(prompts, output_tokens) if prompts else _made_up(prompt_tokens, output_tokens, seed)
     if model is not None:
         bodies = ({**body, "model": model} for body in bodies)
-    if url is not None and (redis_url is not None or queue is not None):
+    if url is None:
+        target = queue_asker(queue_settings(redis_url, queue), lane)
+    elif redis_url is None and queue is None:
+        target = server_asker(url, _key(api_key_variable), max(steps))
+    else:
         raise typer.BadParameter("give --url, or --queue and --redis-url, not both")
-    target: AbstractAsyncContextManager[Ask] = (
-        queue_asker(queue_settings(redis_url, queue), lane)
-        if url is None
-        else server_asker(url, _key(api_key_variable), max(steps))
-    )
     found: list[Step] = []
     try:
-        run(_bench(target, steps, bodies, Bounds(requests, seconds, timeout), found))
+        run(_bench(target, steps, bodies, requests, (seconds, timeout), found))
     finally:
         if found:
             _show(found, as_json, plot)
@@ -92,16 +91,17 @@ async def _bench(
     target: AbstractAsyncContextManager[Ask],
     steps: list[int],
     bodies: Iterator[Body],
-    bounds: Bounds,
+    requests: int | None,
+    spans_s: tuple[float, float],
     found: list[Step],
 ) -> None:
     from streamfleet.cli.requests.bench_load import run_step
 
     async with target as ask:
         say(f"warming up with {max(steps)} requests")
-        await run_step(ask, max(steps), bodies, bounds._replace(requests=max(steps)))
+        await run_step(ask, max(steps), bodies, max(steps), *spans_s)
         for at_once in steps:
-            found.append(step := await run_step(ask, at_once, bodies, bounds))
+            found.append(step := await run_step(ask, at_once, bodies, requests or EACH * at_once, *spans_s))
             say(f"{at_once} at once: {step['requests']} answers in {step['seconds']:.1f} s")
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from secrets import token_hex
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from streamfleet.cli.requests.bench_figures import Answer, Step, step_of
 from streamfleet.common.errors import RequestFailed, SettingsError, StreamfleetError
@@ -30,20 +31,11 @@ from streamfleet.worker.engine.sse_parser import says_something
 Body: TypeAlias = dict[str, Any]
 Ask: TypeAlias = Callable[[Body], Awaitable[Answer]]
 """Sends a body, and returns the answer when it is whole."""
-REQUESTS_EACH = 8
 TICK_S, TICKS_A_GPU, TELL_S = 0.02, 10, 10.0
 
 
 class BenchFailed(StreamfleetError):
     """Nobody can answer, or a request failed; the message tells why."""
-
-
-class Bounds(NamedTuple):
-    """Bounds of a step: requests (None: 8 for each one at once), seconds of sending, seconds of one answer."""
-
-    requests: int | None
-    seconds: float
-    timeout_s: float
 
 
 @asynccontextmanager
@@ -89,6 +81,7 @@ async def server_asker(url: str, api_key: str | None, most: int) -> AsyncIterato
         BenchFailed: it does not answer, or has no models.
         SettingsError: the URL is not one, or httpx is missing.
     """
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each request
     try:
         from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 
@@ -142,8 +135,10 @@ def _tokens(usage: Any) -> int | None:
     return counted if isinstance(counted, int) else None
 
 
-async def run_step(ask: Ask, at_once: int, bodies: Iterator[Body], bounds: Bounds) -> Step:
-    """Keep so many requests running until a bound is reached, and wait for the answers. Tells the progress.
+async def run_step(
+    ask: Ask, at_once: int, bodies: Iterator[Body], requests: int, seconds: float, timeout_s: float
+) -> Step:
+    """Keep so many requests running until all are sent or the seconds are over; wait for the answers, each so long.
 
     Raises:
         BenchFailed: a request failed, or has no answer in time.
@@ -151,18 +146,18 @@ async def run_step(ask: Ask, at_once: int, bodies: Iterator[Body], bounds: Bound
     answers: list[Answer] = []
     late_s: list[float] = []
     gpus: list[list[int]] = []
-    left = bounds.requests or REQUESTS_EACH * at_once
+    left = requests
     began_s, cpu_s = time.perf_counter(), time.process_time()
 
     async def send() -> None:
         nonlocal left
-        while left > 0 and time.perf_counter() - began_s < bounds.seconds:
+        while left > 0 and time.perf_counter() - began_s < seconds:
             left -= 1
             try:
-                async with asyncio.timeout(bounds.timeout_s):
+                async with asyncio.timeout(timeout_s):
                     answers.append(await ask(next(bodies)))
             except TimeoutError:
-                raise BenchFailed(f"a request had no whole answer after {bounds.timeout_s:g} s (--timeout)") from None
+                raise BenchFailed(f"a request had no whole answer after {timeout_s:g} s (--timeout)") from None
 
     async def watch() -> None:
         read, told_s = gpu_reader(), began_s
