@@ -69,6 +69,7 @@ NOT_RUN = {
     ("operations.md", "--enable-lora"): "starts vLLM, as tests/e2e/test_vllm_adapters.py does",
     ("operations.md", "pip install"): "changes the environment of the tests",
     ("performance.md", "make bench"): "takes minutes",
+    ("performance.md", "bench --queue"): "takes minutes; tests/integration/test_bench.py has the options",
     ("StreamfleetBacklogOld.md", "trace"): "needs a request that waits",
     ("StreamfleetRenewalsLate.md", "--latency-history"): "goes on until it is stopped",
     ("scaling.md", "CLUSTER KEYSLOT"): "needs a cluster; tests/integration/test_many_queues.py runs the example",
