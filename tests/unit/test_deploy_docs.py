@@ -78,7 +78,7 @@ PLANTED = [
     ("refused_commands", "fleet gateway keys create my-service", "fleet gateway key create my-service"),
     ("refused_commands", "secret create --tenant my-service", "secret create --tenants my-service"),
     ("unknown_events", "`files_are_local`", "`files_were_local`"),
-    ("refused_commands", "fleet trace r-42 ", "fleet tracing r-42 "),
+    ("refused_commands", 'fleet trace "$id"', 'fleet tracing "$id"'),
     ("refused_commands", "--max-tokens 8 ", "--max-token 8 "),
     ("refused_commands", "--lane normal --lane low\n", "--lane normal --lane lowest\n"),
     ("refused_commands", "-- streamfleet backlog --watch", "-- streamfleet backlog --watching"),
