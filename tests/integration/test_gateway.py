@@ -396,7 +396,7 @@ async def test_pages_of_other_origins_may_call_where_they_are_named(stage: Stage
 def test_wrong_settings_and_a_port_that_is_taken_are_one_line(stage: Stage) -> None:
     taken = streamfleet(stage.url, "gateway", "--port", str(stage.gateway.port))
     assert taken.returncode == 2
-    assert "STREAMFLEET_GATEWAY_PORT: cannot listen on 127.0.0.1" in taken.stderr
+    assert "--port: cannot listen on 127.0.0.1" in taken.stderr
     wrong = streamfleet(stage.url, "gateway", "--models", "small")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("streamfleet: STREAMFLEET_GATEWAY_MODELS: must be MODEL=QUEUE")

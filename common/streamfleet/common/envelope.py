@@ -6,7 +6,7 @@ Clients check values with the same functions when they encode a request.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
@@ -125,12 +125,14 @@ MEANT = (*sorted(KNOWN_FIELDS), *_ELSEWHERE)
 _MOST_LOOKED_AT, _MOST_WARNINGS = 256, 8
 
 
-def unknown_fields(names: Iterable[bytes]) -> list[tuple[str, str]]:
+def unknown_fields(names: Collection[bytes]) -> list[tuple[str, str]]:
     """The known name that was meant, and a warning, for each field that looks like a mistake. Fields of others do not.
 
     `unknown_fields.lua` says the same of requests that end without a worker.
     """
     found: list[tuple[str, str]] = []
+    if KNOWN_FIELDS.issuperset(names):
+        return found
     for name in sorted([name for name in names if name not in KNOWN_FIELDS][:_MOST_LOOKED_AT]):
         meant = next((each for each in MEANT if _near(name.lower(), each)), None)
         if meant is not None and len(found) < _MOST_WARNINGS:

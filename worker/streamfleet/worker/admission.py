@@ -75,7 +75,7 @@ class Admission:
         self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
         self._reserve_percent = settings.reserve
         self.free, self.owed = 0, (0,) * len(LANES)
-        self._claimed_at: dict[Lane, float] = {}
+        self._needed_at: list[float | None] = [None] * len(LANES)  # by a more urgent lane
         self._blocked_at: float | None = None
         self.policy = policy_of(settings)
 
@@ -135,7 +135,8 @@ class Admission:
 
     def claimed(self, lanes: Collection[Lane], now: float) -> None:
         """Record claims, at monotonic seconds: while more urgent lanes have work, a patient lane borrows nothing."""
-        self._claimed_at.update(dict.fromkeys(lanes, now))
+        first = min((lane.number for lane in lanes), default=len(LANES))
+        self._needed_at[first:] = [now] * (len(LANES) - first)
 
     def _part(self, lane: Lane) -> int:
         """Divisor of the reserve that a patient lane leaves."""
@@ -143,9 +144,10 @@ class Admission:
 
     def _borrows(self, lane: Lane, now: float) -> bool:
         """True if a patient lane uses its reserve too, because no more urgent lane has needed it for long."""
-        return (
-            now - max(self._claimed_at.setdefault(each, now) for each in LANES[: lane.number - 1]) >= BORROWED_AFTER_S
-        )
+        needed_at = self._needed_at[lane.number - 1]
+        if needed_at is None:
+            self._needed_at[lane.number - 1] = needed_at = now
+        return now - needed_at >= BORROWED_AFTER_S
 
     def _urgent_room(self, now: float) -> int:
         """Number of urgent requests that can start beside patient ones, or one in the place of some of these.
