@@ -399,4 +399,4 @@ def test_wrong_settings_and_a_port_that_is_taken_are_one_line(stage: Stage) -> N
     assert "--port: cannot listen on 127.0.0.1" in taken.stderr
     wrong = streamfleet(stage.url, "gateway", "--models", "small")
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("streamfleet: STREAMFLEET_GATEWAY_MODELS: must be MODEL=QUEUE")
+    assert wrong.stderr.startswith("streamfleet: --models: must be MODEL=QUEUE")
