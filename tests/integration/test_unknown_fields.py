@@ -116,7 +116,7 @@ def test_scripts_and_workers_say_the_same(lane: Any, late: bool) -> None:
     ]
     more = {"deadline": str(LATE)} if late else {}
     (fields,) = lane({"body": json.dumps(chat()), **more, **dict.fromkeys(odd, "1")})
-    assert json.loads(fields["warnings"]) == [text for _, text in unknown_fields(name.encode() for name in odd)]
+    assert json.loads(fields["warnings"]) == [text for _, text in unknown_fields([name.encode() for name in odd])]
     assert len(json.loads(fields["warnings"])) == 8
 
 
