@@ -88,7 +88,7 @@ def test_one_that_waits_runs_and_is_answered(section: Section, raw: redis.Redis,
     own: Fields = {"id": "r-42"} if named else {}
     first = str(raw.xadd(lane, {"id": "o-1", "body": BODY}))
     raw.xadd(lane, {"id": "o-2", "body": BODY})
-    at = str(raw.xadd(lane, {"body": BODY.replace("3000", "300"), **own}))
+    at = str(raw.xadd(lane, {"body": BODY.replace("3000", "100"), **own}))
     name = "" if named else f"high:{at}"
     raw.xgroup_create(lane, "workers", "0")
     before = section.tell(name)
