@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.core.reports import Report, Table, Target
@@ -12,8 +12,6 @@ from bench.coserving.traffic import WAYS
 
 Figures = Mapping[str, Any]
 BEYOND_MS = 10.0
-SHARES = {ALONE: ("p50", "p99"), ONLY_LOW: ("p50",)}
-"""Those that are judged. The first `normal` request finds the reserve lent, and waits for an end in either fleet."""
 AGAINST = {ALONE: "alone", ONLY_LOW: "with only low giving way"}
 LEFT_PERCENT, REPEATED_PERCENT, INTERRUPTIONS = 95.0, 2.0, 3.0
 SHARE_OFF = 0.5
@@ -88,7 +86,7 @@ def _targets(name: str, case: Mapping[str, Any]) -> Iterator[Target]:
     elif found["requests"] and (ALONE in contenders or ONLY_LOW in contenders):
         against = ALONE if ALONE in contenders else ONLY_LOW
         title = f"{name}: first token, beyond {AGAINST[against]} and two steps"
-        yield _first_token(title, contenders[against], found, SHARES[against])
+        yield _first_token(title, contenders[against], found)
     if case["judges_first_token"]:
         note = f"{shown(found['patient_per_s'])} tokens/s"
         least = case.get("left_percent", LEFT_PERCENT)
@@ -97,11 +95,11 @@ def _targets(name: str, case: Mapping[str, Any]) -> Iterator[Target]:
     yield Target(f"{name}: interruptions of one request", found["most_interrupted"], INTERRUPTIONS, "at most", "")
 
 
-def _first_token(title: str, alone: Figures, found: Figures, shares: Sequence[str]) -> Target:
-    """The worst of these shares, by client and by XADD, against the same alone and two steps."""
+def _first_token(title: str, alone: Figures, found: Figures) -> Target:
+    """The worst of p50 and p99, by client and by XADD, against the same alone and two steps."""
     worst: tuple[float, str] | None = None
     for way in WAYS:
-        for share in shares:
+        for share in ("p50", "p99"):
             figure = f"{way}_{share}_ms"
             if found[figure] is None or alone[figure] is None or found["step_p99_ms"] is None:
                 continue

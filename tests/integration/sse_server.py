@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass
 class Behaviour:
-    """What the server does, and what it got.
+    """Behaviour of the server, and the requests that it got.
 
     Attributes:
         status: status of its answers.

@@ -38,7 +38,7 @@ def custom_ids(text: str) -> list[str]:
 
 
 def unzipped(path: Path) -> str:
-    """What a reader gets of a gzip file that may be in the making."""
+    """The part of a gzip file, perhaps still being written, that a reader gets."""
     given = path.read_bytes() if path.exists() else b""
     done = subprocess.run(["gzip", "-dc"], input=given, capture_output=True, check=False)
     return done.stdout.decode()

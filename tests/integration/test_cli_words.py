@@ -1,4 +1,4 @@
-"""What the command line says: whole help texts, and errors that name what was given."""
+"""Words of the command line: whole help texts, and errors that name what was given."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENOUGH = {
     "plan measure": ["--out", "{}/engine.json"],
     "worker": ["--engine", "simulated"],
 }
-"""What a command needs so that it goes as far as Redis."""
+"""Arguments with which a command goes as far as Redis."""
 
 
 def words(text: str) -> list[str]:

@@ -49,7 +49,7 @@ class Section:
         self._environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
     def tell(self, request: str = "") -> dict[str, str]:
-        """What each command answers.
+        """The answer of each command.
 
         Args:
             request: its id, in place of the one that stands there.

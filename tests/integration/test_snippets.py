@@ -128,7 +128,7 @@ SHELL = [each for each in SNIPPETS if each.language in ("sh", "bash", "console")
 
 @dataclass(frozen=True)
 class Stage:
-    """What snippets run beside: a folder of a user, the environment of the user's shell, and ports."""
+    """Surroundings of snippets: a folder of a user, the environment of the user's shell, and ports."""
 
     folder: Path
     environment: dict[str, str]
@@ -143,7 +143,7 @@ class Stage:
         return ADDRESS.sub(port, text)
 
     def command(self, snippet: Snippet) -> list[str]:
-        """What runs a snippet."""
+        """The command that runs a snippet."""
         text = self.here(snippet.text)
         if snippet.language == "python":
             return [sys.executable, "-c", text]
