@@ -72,7 +72,9 @@ def worker(
     process = ForkedProcess(runs, environment(url, **(settings or {})), Path(os.devnull))
     try:
         with redis.Redis.from_url(url) as client:
-            eventually_blocking(lambda: client.hexists(workers, name), WITHIN_S, "the worker is there")
+            eventually_blocking(
+                lambda: b'"state":"ready"' in (client.hget(workers, name) or b""), WITHIN_S, "the worker is ready"
+            )
         yield process
     finally:
         if process.poll() is None:

@@ -6,6 +6,7 @@ reads a clock, Redis or the engine.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -205,6 +206,7 @@ def without_reserve(most: int, reserve_percent: int, divisor: int = 1) -> int:
     return most - (reserve if divisor == 1 else max(0, min(reserve - 1, max(1, reserve // divisor))))
 
 
+@functools.lru_cache(64)  # asked for each request, of a capacity that hardly changes
 def unreserved(capacity: Capacity, reserve_percent: int, divisor: int = 1) -> Capacity:
     """The part of a capacity that a patient lane may fill; see `without_reserve`."""
     tokens = capacity.kv_tokens
