@@ -26,7 +26,7 @@ ONE_AT_A_TIME = {
     "STREAMFLEET_PREFETCH": "0",
     "STREAMFLEET_SIMULATED_SPEED": "0.1",
 }
-ANSWERS = ("result", "entry", "runs", "workers", "place", "next", "letter", "all", "held")
+ANSWERS = ("result", "letter", "at", "entry", "runs", "workers", "place", "next", "all", "held")
 
 
 class Section:
@@ -57,7 +57,6 @@ class Section:
         first, *lines = re.sub(r"\\\n", "", self._commands).splitlines()
         assert first == "lane=high id=r-42"
         assert len(lines) == len(ANSWERS)
-        lines[1] += '; echo "$at"'
         script = "\necho ----\n".join([f"{first}\n{f'id={request}' if request else ''}", *lines])
         ended = subprocess.run(
             ["/bin/sh", "-c", script], env=self._environment, capture_output=True, text=True, timeout=60, check=False
@@ -112,13 +111,14 @@ def test_one_that_waits_runs_and_is_answered(section: Section, raw: redis.Redis,
         assert (entry, where, attempt, runs["place"]) == (at, "w1", "1", "")
         assert int(renewed_ms) < WITHIN_S * 1000
         eventually_blocking(lambda: "oldest_held_ms" in section.tell(name)["workers"], WITHIN_S, "since when")
-        told = json.loads(section.tell(name)["workers"])
+        told = json.loads(pairs(section.tell(name)["workers"])["w1"])
         assert int(at.partition("-")[0]) <= told["oldest_held_ms"] <= raw.time()[0] * 1000 + 1000
         eventually_blocking(lambda: section.tell(name)["result"], WITHIN_S, "it is answered")
     done = section.tell(name)
     assert pairs(done["result"])["status"] == "succeeded"
     assert "response" in pairs(done["result"])
-    assert (done["entry"], done["place"], done["letter"], done["all"]) == ("", "", "", "0")
+    assert (done["place"], done["runs"], done["letter"], done["all"]) == ("", "", "", "0")
+    assert done["entry"].startswith("not in this lane")
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["with an id", "without an id"])
@@ -145,6 +145,18 @@ def test_one_that_a_client_sent_is_found_the_same_way(section: Section, raw: red
     raw.xgroup_create("{default}:lane:high", "workers", "0")
     record = str(raw.get("{default}:request:r-42"))
     assert section.tell()["entry"] == record.split(" ")[1].removeprefix("high:")
+
+
+def test_one_that_never_came_has_no_place(section: Section, raw: redis.Redis, redis_url: str) -> None:
+    for number in range(30):
+        waits: Fields = {"session": "in a session", "id": f"r-{number}", "body": BODY}
+        raw.xadd("{default}:lane:high", waits, id=f"{raw.time()[0] - 60 + number}000-0")
+    with worker(redis_url, settings=ONE_AT_A_TIME):
+        eventually_blocking(lambda: raw.zcard("{default}:ready:high") == 29, WITHIN_S, "all but one wait in order")
+        for request_id in ("never", "r-.", "body", "in a session"):
+            told = section.tell(shlex.quote(request_id))
+            assert (told["result"], told["letter"], told["runs"], told["place"]) == ("", "", "", ""), request_id
+            assert told["entry"].startswith("not in this lane")
 
 
 def test_lag_is_no_backlog(raw: redis.Redis, redis_url: str) -> None:
