@@ -1,5 +1,4 @@
 -- @include finish
--- @include lease
 -- @include pull_stage
 -- @include pull_choose
 -- @include pull_take

@@ -20,3 +20,9 @@ local function remember(lane, id, attempts, worker)
   attempts_known = nil
   call('HSET', ATTEMPTS, entry_field(lane, id), table.concat({tostring(attempts), unpack(names)}, ' '))
 end
+
+-- Attempt number of an entry that this worker holds, else nil.
+local function held(lane, id, worker)
+  local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1, worker)[1]
+  return row and row[4]
+end

@@ -68,7 +68,6 @@ end
 -- <bytes> <until> <worker>'. <run> and <bytes> tell of output that was kept. <until> and <worker> are there if it gave way:
 -- until that time, epoch ms, it waits for this worker, which has it in its cache. SCHED also has the number of such entries,
 -- so that it is rarely asked for one of them, and the bytes of all.
-local HOME_MS = 10000
 local function interrupted_field(lane, id) return 'interrupted:' .. entry_field(lane, id) end
 
 local function interruptions(lane, id)
@@ -93,32 +92,10 @@ function KEPT.change(before, after)
   if more ~= 0 then call('HINCRBY', SCHED, 'kept_bytes', string.format('%.0f', more)) end
 end
 
--- A worker without the lease has kept output of a run; false or nil for none.
-function KEPT.refuse(lane, id, run)
-  -- @guard kept: the output of a worker without the lease is deleted
-  if run and string.match(interruptions(lane, id), '^%d+ (%S+)') ~= run then redis.pcall('DEL', KEPT.key(run)) end
-end
-
 -- True while a request waits for another worker than this one, which can go on with it without reading it again.
 local function waits_for_another(lane, id, worker)
   local ms, home = string.match(interruptions(lane, id), ' (%d+) (%S+)$')
   return home and home ~= worker and tonumber(ms) > now_ms()
-end
-
--- `gave_way_at`: the worker at which it gave way to an urgent request, if it did. `run`, `bytes`: of the output that was
--- kept; nil if none was, and then what was kept before still counts. `deadline`: nil for none.
-local function note_interruption(lane, id, gave_way_at, run, bytes, deadline)
-  local before = interruptions(lane, id)
-  local record = tonumber(string.match(before, '^%d+') or 0) + (gave_way_at and 1 or 0)
-  local output = run and string.format(' %s %.0f', run, bytes) or string.match(before, '^%d+( %S+ %d+)') or ''
-  record = record .. output
-  if gave_way_at and output ~= '' then
-    local wait_ms = math.min(HOME_MS, deadline and (deadline - now_ms()) / 4 or HOME_MS)
-    record = string.format('%s %.0f %s', record, now_ms() + wait_ms, gave_way_at)
-  end
-  KEPT.change(before, record)
-  call('HSET', SCHED, interrupted_field(lane, id), record)
-  if before == '' then some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1) end
 end
 
 local function forget_interruptions(lane, ids)

@@ -1,11 +1,5 @@
 -- @include finish
--- Attempt number of an entry that this worker holds, else nil.
-local function held(lane, id, worker)
-  local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1, worker)[1]
-  return row and row[4]
-end
-
--- The same for many entries of a lane: {stream id = attempt}. One command reads the worker's own entries from the
+-- Attempt numbers of a worker's entries in a lane: {stream id = attempt}. One command reads the worker's own entries from the
 -- smallest to the largest time. If it holds so many others between them that the bound is reached, each is looked up.
 local function held_in(lane, ids, worker)
   local first = string.match(ids[1], '^%d+')
@@ -63,4 +57,28 @@ local function stamp(lane, worker, ids)
     end
   end
   return there
+end
+
+-- A worker without the lease has kept output of a run; false or nil for none.
+function KEPT.refuse(lane, id, run)
+  -- @guard kept: the output of a worker without the lease is deleted
+  if run and string.match(interruptions(lane, id), '^%d+ (%S+)') ~= run then redis.pcall('DEL', KEPT.key(run)) end
+end
+
+local HOME_MS = 10000
+
+-- `gave_way_at`: the worker at which it gave way to an urgent request, if it did. `run`, `bytes`: of the output that was
+-- kept; nil if none was, and then what was kept before still counts. `deadline`: nil for none.
+local function note_interruption(lane, id, gave_way_at, run, bytes, deadline)
+  local before = interruptions(lane, id)
+  local record = tonumber(string.match(before, '^%d+') or 0) + (gave_way_at and 1 or 0)
+  local output = run and string.format(' %s %.0f', run, bytes) or string.match(before, '^%d+( %S+ %d+)') or ''
+  record = record .. output
+  if gave_way_at and output ~= '' then
+    local wait_ms = math.min(HOME_MS, deadline and (deadline - now_ms()) / 4 or HOME_MS)
+    record = string.format('%s %.0f %s', record, now_ms() + wait_ms, gave_way_at)
+  end
+  KEPT.change(before, record)
+  call('HSET', SCHED, interrupted_field(lane, id), record)
+  if before == '' then some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1) end
 end

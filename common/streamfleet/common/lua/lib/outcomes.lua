@@ -1,5 +1,5 @@
 -- @include keys
--- Parses the arguments of complete.lua, as its header lists them.
+-- Parses the arguments of complete.lua, as its header lists them, and signs results.
 
 -- Returns outcomes, and the keys of their results. An outcome is a row for the fence, and the place of its arguments.
 local function read_outcomes()
@@ -32,4 +32,17 @@ local function tokens_of(values, n, attempt)
   for i = 1, n, 2 do
     if values[i] == 'streamed' then return {'attempt', tostring(attempt), 'chunks', values[i + 1]} end
   end
+end
+
+-- Adds the signature of a worker's result behind the first n of `values`, and returns their new number. The script
+-- itself writes it, because later calls decide by it; one by one, because nearly all results pass here.
+local function sign(values, n, worker, lane, id, attempt)
+  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
+  values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
+  return n + 8
+end
+
+local function published_before(worker, lane, id, attempt, request_id)
+  local result = call_if_typed('HMGET', result_key(request_id), 'worker', 'attempt', 'entry') or {}
+  return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
 end

@@ -1,5 +1,4 @@
 -- @include finish
--- @include lease
 -- @include pull_judge
 -- First part of a pull: move every new entry into its lane's ready set.
 

@@ -40,19 +40,6 @@ local function describe(given, lane, id, entry)
   return given
 end
 
--- Adds the signature of a worker's result behind the first n of `values`, and returns their new number. The script
--- itself writes it, because later calls decide by it; one by one, because nearly all results pass here.
-local function sign(values, n, worker, lane, id, attempt)
-  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'worker', worker, 'attempt', attempt
-  values[n + 5], values[n + 6], values[n + 7], values[n + 8] = 'entry', entry_name(lane, id), 'lane', LANE_NAMES[lane]
-  return n + 8
-end
-
-local function published_before(worker, lane, id, attempt, request_id)
-  local result = call_if_typed('HMGET', result_key(request_id), 'worker', 'attempt', 'entry') or {}
-  return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)
-end
-
 -- A key of another type, or a hash without a status, is not an answer: it was written by hand.
 local function answered(request_id)
   return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
