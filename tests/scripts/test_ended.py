@@ -33,10 +33,10 @@ async def claimed(queue: Queue, *some: Submission) -> list[Lease]:
     return [claim.lease for claim in (await queue.pull("w1", len(some))).claims]
 
 
-async def end(queue: Queue, lease: Lease, status: Status = Status.SUCCEEDED, **values: str) -> int:
+async def end(queue: Queue, lease: Lease, status: Status = Status.SUCCEEDED, *, reply: str = "", **values: str) -> int:
     """Complete a request of tenant `a`, as its worker does."""
     carried = {"tenant": "a", "bounded": "1", "response": "x"} | values
-    (code,) = await queue.broker.complete("w1", [Completion(lease, status, carried)])
+    (code,) = await queue.broker.complete("w1", [Completion(lease, status, carried, reply)])
     return code
 
 
@@ -60,9 +60,14 @@ async def bytes_that_stay(queue: Queue, tenant: str = "a") -> int:
     for raw in await queue.command("KEYS", queue.keys.result(f"{tenant}*")):
         name = raw.decode().removeprefix(queue.keys.result(""))
         if await stays(queue, name):
-            for key in (queue.keys.result(name), queue.keys.request(name), queue.keys.tokens(name)):
-                total += await queue.command("MEMORY", "USAGE", key, "SAMPLES", 0) or 0
+            total += await bytes_of(queue, name)
     return total
+
+
+async def bytes_of(queue: Queue, name: str) -> int:
+    """Bytes that Redis says a request takes that has ended."""
+    keys = (queue.keys.result(name), queue.keys.request(name), queue.keys.tokens(name))
+    return sum([await queue.command("MEMORY", "USAGE", key, "SAMPLES", 0) or 0 for key in keys])
 
 
 async def test_the_oldest_go_first_and_those_of_others_stay(queue: Queue) -> None:
@@ -144,6 +149,50 @@ async def test_every_ending_counts_once(queue: Queue) -> None:
     assert sorted(found) == sorted(names)
     assert [int(total) for total in totals] == list(accumulate(map(int, sizes)))
     assert await bytes_that_stay(small, "") <= int(totals[-1])
+
+
+FIELDS = {
+    **dict.fromkeys(("queued_ms", "total_ms", "waited_ms", "first_token_ms", "http_status", "passed_ms"), "12345"),
+    "finish_reason": "stop",
+    "usage": '{"completion_tokens":100,"prompt_tokens":10,"total_tokens":110}',
+    "session": "s" * 30,
+    "meta": "m" * 300,
+    "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
+}
+SIZES = (1, 65, 100, 500, 1_025, 2_500, 4_097, 5_200, 20_481, 70_000, 300_000)
+
+
+async def test_no_less_is_counted_than_redis_takes(queue: Queue) -> None:
+    """Servers round up what a value takes, by up to a fourth."""
+    roomy = queue.with_limits(tenant_result_bytes=10**9, lane_limit=1_000)
+    names = await end_in_every_way(roomy)
+    for number, size in enumerate(SIZES * 4):
+        name = f"a{number}".ljust((3, 20, 60, 128)[number // len(SIZES)], "x")
+        (lease,) = await claimed(roomy, asked(name, stream="1"))
+        if number % 2:
+            await roomy.broker.publish_tokens([TokenGroup(name, 1, "w1:1", 0, b"y" * size, lasting=True)], 100)
+        values = dict(list(FIELDS.items())[: 5 * number % (len(FIELDS) + 1)])
+        values |= {"streamed": "1", "response": "x" * size}
+        assert await end(roomy, lease, Status.SUCCEEDED, reply="r" * (number % 3 * 30), **values) == 1
+        names.append(name)
+    rows = [row.decode().split(" ") for row in await roomy.command("LRANGE", roomy.keys.ended("a"), 0, -1)]
+    counted = {name: int(own) for _, own, name in rows}
+    assert sorted(counted) == sorted(names)
+    in_list = await roomy.command("MEMORY", "USAGE", roomy.keys.ended("a"), "SAMPLES", 0) / len(rows)
+    for name in names:
+        taken = await bytes_of(roomy, name)
+        assert taken + in_list <= counted[name] <= 1.5 * taken + 1_200, name
+
+
+async def test_the_list_stays_while_requests_end(queue: Queue) -> None:
+    """Also where as many go as come, so that its length stays the same."""
+    small = with_little_room(queue)
+    await answer(small, *(asked(f"a{number}") for number in range(40)))
+    length = await small.command("LLEN", small.keys.ended("a"))
+    await small.command("PEXPIRE", small.keys.ended("a"), 60_000)
+    await answer(small, *(asked(f"b{number}") for number in range(60)))
+    assert await small.command("LLEN", small.keys.ended("a")) == length
+    assert await small.command("PTTL", small.keys.ended("a")) > small.limits.result_ttl_ms
 
 
 async def test_a_request_that_is_sent_again_and_waits_keeps_its_id(queue: Queue) -> None:

@@ -134,6 +134,14 @@ MUTANTS = (
         caught_by="ended.a_list_of_another_type_stops_nobody_and_is_begun_anew",
     ),
     Mutant("bounded: the list goes with its results", caught_by="ended.the_oldest_go_first_and_those_of_others_stay"),
+    Mutant(
+        "bounded: the list stays while its results do",
+        "if before == 0 or math.floor(before / 32768) ~= math.floor(total / 32768) then",
+        "if before == 0 then",
+        "ended.the_list_stays_while_requests_end",
+    ),
+    Mutant("bounded: with what a server rounds up", caught_by="ended.no_less_is_counted_than_redis_takes"),
+    Mutant("bounded: with what a cancel wrote", caught_by="ended.no_less_is_counted_than_redis_takes"),
     Mutant("bounded: an id goes with its result", caught_by="ended.a_result_that_goes_takes_its_id_and_tokens_along"),
     Mutant("bounded: tokens go with their result", caught_by="ended.a_result_that_goes_takes_its_id_and_tokens_along"),
     Mutant(

@@ -94,24 +94,32 @@ end
 -- Redis: those that ended first go first, but never the newest. They live on for a minute, those above 64 KiB for ten
 -- seconds: somebody may be about to read them, and gateways look twice a minute for what they have to charge.
 -- The list `ended:<tenant>` has '<bytes of all up to this one> <its bytes> <id>' of each.
--- `values`: n field-value pairs of a result that was written.
+-- `values`: field-value pairs, n in number, of the whole result.
 local function bound_tenant(request_id, values, n)
   local tenant, bounded
   for i = 1, n, 2 do
     if values[i] == 'tenant' then tenant = values[i + 1] elseif values[i] == 'bounded' then bounded = values[i + 1] end
   end
   if bounded ~= '1' or (tenant or '') == '' then return end
-  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 400   -- those of its record, and in this list
+  -- No less than MEMORY USAGE of any server says: first its record, its keys and its place in this list.
+  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 400 + 4 * string.len(result_key(request_id))
   local last = redis.pcall('LINDEX', key, -1)
   -- @guard bounded: a list that was overwritten by hand is begun anew
   if type(last) == 'table' then redis.pcall('PEXPIRE', key, 0) end
-  for i = 1, n do bytes = bytes + string.len(values[i]) + 30 end   -- Redis needs 60 more for a field
+  for i = 1, n do
+    local size, step = string.len(values[i]) + 8, 1
+    -- @guard bounded: with what a server rounds up
+    if size > 128 then step = 2 ^ (select(2, math.frexp(size)) - 3) end   -- jemalloc: four sizes up to the double
+    bytes = bytes + math.ceil(size / step) * step + 28
+  end
   local tokens = redis.pcall('MEMORY', 'USAGE', tokens_key(request_id), 'SAMPLES', 0)
   local before = tonumber(type(last) == 'string' and string.match(last, '^%d+') or 0)
   local total = before + bytes + (tonumber(tokens) or 0)
-  local length = redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, total - before, request_id))
+  redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, total - before, request_id))
   -- @guard bounded: the list goes with its results
-  if tonumber(length) and (length < 16 or length % 16 == 0) then redis.pcall('PEXPIRE', key, 2 * cfg.result_ttl_ms) end
+  if before == 0 or math.floor(before / 32768) ~= math.floor(total / 32768) then
+    redis.pcall('PEXPIRE', key, 2 * cfg.result_ttl_ms)
+  end
   if total <= cfg.tenant_result_bytes then return end
   for _ = 1, 2000 do   -- more: with the next one
     local first = redis.pcall('LINDEX', key, 0)
@@ -145,13 +153,14 @@ local function publish_pairs(request_id, status, values, n, reply, tokens, new, 
   -- @guard finish: an id goes with its result
   redis.pcall('PEXPIRE', record_key(request_id), life or cfg.result_ttl_ms)   -- refused while a cluster slot moves: it stays longer
   local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
+  local all = mark and n + 4 or n + 2
   values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
-  call('HSET', key, unpack(values, 1, mark and n + 4 or n + 2))
+  call('HSET', key, unpack(values, 1, all))
   -- @guard publish: results expire
   call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
   -- @guard bounded: by its tenant
-  bound_tenant(request_id, values, n)
+  bound_tenant(request_id, values, all)
   if mark then
     -- More may be added to the result of a cancelled request.
     local ok, refusal = pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)
@@ -174,13 +183,17 @@ end
 -- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
 local function add_to_result(request_id, given)
   local values = {}
-  local n = add_fields(values, 0, given)
+  add_fields(values, 0, given)
   -- @guard discard duplicate: a cancel is counted with its entry
   call('HSET', result_key(request_id), unpack(values))
   call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
   redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)
   -- @guard bounded: cancelled ones too
-  bound_tenant(request_id, values, n)
+  if given.bounded then
+    -- @guard bounded: with what a cancel wrote
+    values = call('HGETALL', result_key(request_id))
+    bound_tenant(request_id, values, #values)
+  end
 end
 
 -- Ends the tokens of a request whose result was written without knowing that there are readers.
