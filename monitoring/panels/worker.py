@@ -53,7 +53,7 @@ WORKER = Dashboard(
         ),
         Panel(
             "Unknown fields",
-            "Fields a second that were passed over and look like a mistake, by the name that was meant.",
+            "Fields a second that look like a mistake, of requests that a worker claimed and ended, by the name meant.",
             [rate("streamfleet_unknown_fields_total", "meant", ONE)],
         ),
         Panel(

@@ -189,8 +189,10 @@ async def _given_up(fleet: Fleet) -> bool:
     return await fleet.broker.reclaim(1, 1) == Reclaimed(0, 1, 0)
 
 
-async def test_the_metric_names_what_was_meant(fleet: Fleet) -> None:
+async def test_the_metric_names_what_was_meant_in_requests_that_the_worker_claimed(fleet: Fleet) -> None:
     worker = await fleet.worker("w1")
+    dropped = await fleet.result(await fleet.add(deadline=str(LATE), deadine="1"))
+    assert (dropped.status, len(dropped.warnings)) == ("expired", 1)
     await fleet.result(await fleet.add(deadine="1", Priority="1", source="1"))
     await fleet.settled()
     shown = worker.get("/metrics").text

@@ -161,7 +161,7 @@ TOKENS_RESUMED = Counter(
 )
 UNKNOWN_FIELDS = Counter(
     "streamfleet_unknown_fields_total",
-    "Unknown fields of the requests that this worker ended, by the name that was meant.",
+    "Unknown fields of the requests that this worker claimed and ended, by the name that was meant.",
     ["meant"],
 )
 STREAM_GROUPS = Counter("streamfleet_stream_groups_total", "Groups of chunks published while they came.")
