@@ -28,7 +28,7 @@ demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the 
 test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest --numprocesses 3 $(ARGS)
 
-clients: setup-dev ## SDKs of others (openai, langchain-openai, AI SDK) ask a gateway for responses (needs npm)
+clients: setup-dev setup-vllm setup-node ## Clients of others, SDKs to benchmarks, ask a gateway as they do by default (about 10 minutes)
 	@$(BIN)/python -m tests.clients $(ARGS)
 
 fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)

@@ -1,0 +1,86 @@
+"""LiteLLM: its SDK, and its proxy in front of the gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import litellm
+from calls import EMBEDDER, KEY, LIMIT, MODEL, SAY, URL, call, run
+
+ASKED = [{"role": "user", "content": SAY}]
+SHARED: dict[str, Any] = {"api_base": URL, "api_key": KEY}
+PORT, PROXY_KEY = 18_431, "sk-" + "0123456789abcdef" * 4
+
+
+@call
+def chat() -> Any:
+    return litellm.completion(f"openai/{MODEL}", ASKED, max_tokens=LIMIT, **SHARED).choices[0].message.content
+
+
+@call
+def chat_streamed() -> Any:
+    chunks = list(litellm.completion(f"openai/{MODEL}", ASKED, max_tokens=LIMIT, stream=True, **SHARED))
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+@call
+def completion() -> Any:
+    name = f"text-completion-openai/{MODEL}"
+    return litellm.text_completion(model=name, prompt=SAY, max_tokens=LIMIT, **SHARED).choices[0].text
+
+
+@call
+def embeddings() -> Any:
+    return litellm.embedding(f"openai/{EMBEDDER}", ["a cat", "a dog"], **SHARED).data
+
+
+@call
+def proxy() -> Any:
+    row = {"model_name": "ours", "litellm_params": {"model": f"openai/{MODEL}", **SHARED}}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(json.dumps({"model_list": [row]}))  # JSON is YAML
+        program = Path(sys.executable).with_name("litellm")
+        command = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", str(PORT)]
+        environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": PROXY_KEY}
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=sys.stderr)
+        try:
+            wait_until_ready(process)
+            return json.loads(ask(stream=False))["choices"][0]["message"]["content"], ask(stream=True).count("data:")
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def wait_until_ready(process: subprocess.Popen[bytes]) -> None:
+    """Until the proxy answers; raises if it ends."""
+    for _ in range(600):
+        assert process.poll() is None, "the proxy has ended"
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health/liveliness", timeout=5).close()
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+        else:
+            return
+    raise TimeoutError("the proxy does not answer")
+
+
+def ask(*, stream: bool) -> str:
+    """A chat by the proxy."""
+    body = {"model": "ours", "messages": ASKED, "max_tokens": LIMIT, "stream": stream}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {PROXY_KEY}"}
+    url = f"http://127.0.0.1:{PORT}/v1/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+run()
