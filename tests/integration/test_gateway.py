@@ -264,7 +264,7 @@ async def test_the_clients_own_timeout_goes_before_the_deadline_that_follows_it(
                 messages=MESSAGES,
                 max_tokens=1_500,
                 timeout=1.0,
-                extra_headers={"Idempotency-Key": "slow"},
+                extra_headers={"Idempotency-Key": "slow", "X-Stainless-Retry-Count": "2"},  # the last try
                 extra_body={"ignore_eos": True},
             )
     (logged,) = await eventually(lambda: stage.gateway.events("http_request")[seen:], 5)

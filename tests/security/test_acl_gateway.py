@@ -24,7 +24,7 @@ from tests.security.guarded import QUEUE, Guarded, rendered
 from tests.security.test_acl_jobs import refusals
 from tests.waiting import eventually
 
-PATH = "/v1/chat/completions"
+PATH, COUNT = "/v1/chat/completions", "X-Stainless-Retry-Count"
 
 
 @pytest.mark.kill
@@ -52,7 +52,7 @@ def test_a_gateway_does_its_work_in_its_role(guarded: Guarded, tmp_path: Path) -
 
 
 async def serves(http: httpx.AsyncClient, worker: WorkerProcess, url: str) -> None:
-    """Models, an answer, a stream, and a caller that leaves."""
+    """Models, an answer, a stream, a caller that leaves, and one that tries again."""
     async with http:
         assert (await http.get("/v1/models")).json()["data"][0]["id"] == "simulated"
         assert (await http.post(PATH, json=chat(model="simulated"))).status_code == 200
@@ -63,6 +63,11 @@ async def serves(http: httpx.AsyncClient, worker: WorkerProcess, url: str) -> No
         async with http.stream("POST", PATH, json=chat(30, model="simulated", stream=True)) as answer:
             left = answer.headers["x-streamfleet-id"]
         assert await eventually(lambda: status_of(url, left), 8, "it is cancelled") == "cancelled"
+        first = asyncio.create_task(http.post(PATH, json=chat(1, model="simulated"), headers={COUNT: "0"}))
+        await eventually(lambda: worker.metric("streamfleet_running") == 1, 5)
+        first.cancel()
+        again = await http.post(PATH, json=chat(1, model="simulated"), headers={COUNT: "1"})
+        assert again.status_code == 200
         await eventually(lambda: worker.metric("streamfleet_running") == 0, 5, "the engine has dropped it")
 
 

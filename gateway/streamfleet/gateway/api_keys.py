@@ -49,6 +49,10 @@ class GatewayNames:
         self.reservations = f"{self.base}reservations"
         """Sorted set: names of unsettled reservations by the time of their next check, epoch ms."""
 
+    def left_tries(self, fingerprint: str) -> str:
+        """List of equal requests whose callers left and may try again; expires soon after they are cancelled."""
+        return f"{self.base}tries:{fingerprint}"
+
     def reservation(self, name: str) -> str:
         """Hash of one request's reservation of tokens."""
         return f"{self.base}reserved:{name}"

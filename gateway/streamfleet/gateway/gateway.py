@@ -21,6 +21,7 @@ from streamfleet.gateway.authentication import Authenticator
 from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.broker.api_keys import GatewayBroker
+from streamfleet.gateway.left_tries import LeftTries
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
 from streamfleet.gateway.tenant_rules import TenantRules
@@ -57,6 +58,7 @@ class Gateway:
         webhooks: announce the ends of batches and jobs.
         authenticator: authenticates callers, and applies their rate limits.
         budget: tokens that callers may use.
+        left_tries: requests that their callers' next tries take over.
         bodies: bytes of the bodies that the gateway holds.
         answers: bytes of the large answers that it holds for their readers.
         ui_session: state of the operators' page.
@@ -66,28 +68,28 @@ class Gateway:
 
     def __init__(self, queue_settings: QueueSettings, settings: GatewaySettings) -> None:
         self.queue_settings, self.settings = queue_settings, settings
-        self._broker = open_gateway_broker(queue_settings, settings) if settings.gateway_keys == "on" else None
+        self._broker = open_gateway_broker(queue_settings, settings)
+        keys = self._broker if self.keys_on else None
         self.clock = SystemClock()
         self.queues = Queues(queue_settings)
         self.bodies = Bodies(settings.gateway_max_held_bytes)
         self.answers = Bodies(settings.gateway_max_held_bytes, answers=True)
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
-        self.budget = TokenBudget(
-            self._broker, self.queues, queue_settings.result_ttl_ms, self.clock, self.models.context
-        )
+        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.left_tries = LeftTries(self._broker, self.clock, self.stopping)
+        self.budget = TokenBudget(keys, self.queues, queue_settings.result_ttl_ms, self.clock, self.models.context)
         rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)
-        self.authenticator = Authenticator(self._broker, self.clock, rules.follow, settings.gateway_origins)
+        self.authenticator = Authenticator(keys, self.clock, rules.follow, settings.gateway_origins)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget)
         self.ui_session = UiSession(queue_settings, settings, self.clock)
-        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.draining = False
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     @property
     def keys_on(self) -> bool:
         """True if callers need an API key."""
-        return self._broker is not None
+        return self.settings.gateway_keys == "on"
 
     def run_in_background(self, work: Coroutine[Any, Any, object], what: str) -> None:
         """Run something in the background; log it if it fails."""
@@ -102,6 +104,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Finish background tasks, then close all parts."""
+        self.stop()
         if self._background_tasks:
             await asyncio.wait(set(self._background_tasks), timeout=FINISHING_S)
         await self.budget.close()
@@ -110,8 +113,7 @@ class Gateway:
         await self.ui_session.close()
         await self.queues.close()
         await self.authenticator.close()
-        if self._broker is not None:
-            await self._broker.close()
+        await self._broker.close()
 
 
 def gateway_of(request: Request) -> Gateway:

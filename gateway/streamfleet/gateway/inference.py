@@ -1,12 +1,14 @@
 """Inference, the endpoints that models answer: check, enqueue, wait for the result or stream its tokens.
 
 An HTTP request goes in, and the answer that a worker gave comes out, unchanged but for `service_tier`. Requests reach
-the queue through its client; a caller that leaves has its request cancelled, unless it is to go on.
+the queue through its client. A caller that leaves has its request cancelled, unless it is to go on, or the caller's SDK
+tries again and takes it over.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -48,6 +50,7 @@ from streamfleet.gateway.document import (
 from streamfleet.gateway.errors import ApiError, result_to_api_error
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.request_parameters import (
+    SDK_TRIES,
     RequestParameters,
     body_to_enqueue,
     check_fields,
@@ -88,7 +91,8 @@ class Enqueued:
 
     Attributes:
         context, parameters, client, handle: its parts.
-        reservation: of the caller's tokens; None where it has no limit.
+        reservation: of the caller's tokens; None where it has no limit, or another try's counts.
+        fingerprint: equal for equal tries; empty if no other try may take the request over.
     """
 
     context: AuthContext
@@ -96,6 +100,7 @@ class Enqueued:
     client: Client
     handle: Handle
     reservation: Reservation | None
+    fingerprint: str = ""
 
     @property
     def wait_s(self) -> float:
@@ -104,9 +109,16 @@ class Enqueued:
 
     def abandon(self) -> None:
         """Nobody waits for it any more: cancel it, unless it is to go on."""
-        if not self.parameters.continue_on_disconnect:
-            metrics.CANCELLED.inc()
-            self.context.gateway.run_in_background(self._cancel(), "cancel what nobody waits for")
+        self.context.gateway.run_in_background(self._cancel(), "cancel what nobody waits for")
+
+    def leave(self) -> None:
+        """The caller has no answer: let its next try take the request over, else `abandon` it."""
+        gateway, tenant = self.context.gateway, self.context.caller.tenant
+        if self.fingerprint and self.parameters.tries > 1:
+            waiting = gateway.left_tries.keep(tenant, self.fingerprint, self.handle.id, self._cancel)
+            gateway.run_in_background(waiting, "cancel what no other try takes over")
+        else:
+            self.abandon()
 
     async def settle(self, result: Result | None) -> None:
         """Charge the caller what the request used.
@@ -119,8 +131,11 @@ class Enqueued:
             await self.context.gateway.budget.settle(self.reservation, used)
 
     async def _cancel(self) -> None:
+        if self.parameters.continue_on_disconnect:
+            return
         with contextlib.suppress(UnknownRequest):  # Redis lost it: nothing is left to cancel
-            await self.handle.cancel()
+            if await self.handle.cancel():
+                metrics.CANCELLED.inc()
         if self.reservation is not None:
             await self.context.gateway.budget.check_soon(self.reservation)
 
@@ -182,7 +197,11 @@ async def answer(request: Request, endpoint: str) -> Response:
     """
     enqueued = await enqueue(request, endpoint)
     if enqueued.parameters.stream:
-        return await open_stream(_reading(enqueued))
+        try:
+            return await open_stream(_reading(enqueued))
+        except CallerLeft:  # before the headers: after them, SDKs do not try again
+            enqueued.leave()
+            raise
     try:
         result = await wait_for(enqueued)
     except RequestLost:
@@ -205,15 +224,22 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     most_bytes = gateway.queue_settings.max_body_bytes
     raw = await context.read_body(most_bytes)
     body, size = await offload(len(raw), parse_body, raw, most_bytes), len(raw)
-    del raw  # beside what was read from it, and what is sent of that
+    name = request.headers.get("idempotency-key")
+    digest = ""
     check_fields(endpoint, body)
     parameters = context.read_parameters(body)
+    if parameters.tries and not name:
+        digest = (await offload(size, hashlib.blake2b, raw, digest_size=16)).hexdigest()
+    del raw  # beside what was read from it, and what is sent of that
     chosen = await gateway.models.choose(body.get("model"), endpoint)
-    own_id = request_id(caller.owner, request.headers.get("idempotency-key"))
+    fingerprint = digest and f"{caller.owner}/{chosen.queue}{endpoint}/{parameters.lane}/{digest}"
+    left_id = await gateway.left_tries.take(fingerprint) if fingerprint and parameters.tries < SDK_TRIES else None
+    own_id = left_id or request_id(caller.owner, name)
     call.set_request_id(own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
-    held = Held(chosen.queue, own_id, named=bool(request.headers.get("idempotency-key")))
-    reservation = await gateway.budget.reserve(caller, held, endpoint, [(body, size)])
+    held, reservation = Held(chosen.queue, own_id, named=bool(name)), None
+    if left_id is None:  # else the first try has reserved them
+        reservation = await gateway.budget.reserve(caller, held, endpoint, [(body, size)])
     context.show_limits()
     try:
         client = await gateway.queues.client(chosen.queue)
@@ -234,7 +260,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
-    return Enqueued(context, parameters, client, handle, reservation)
+    return Enqueued(context, parameters, client, handle, reservation, fingerprint)
 
 
 async def wait_for(enqueued: Enqueued) -> Result:
@@ -254,7 +280,10 @@ async def wait_for(enqueued: Enqueued) -> Result:
         try:
             if not await watcher.wait(future, enqueued.wait_s):
                 raise late(enqueued.handle.id, enqueued.wait_s)
-        except (CallerLeft, ApiError):
+        except CallerLeft:
+            enqueued.leave()
+            raise
+        except ApiError:
             enqueued.abandon()
             raise
         return future.result()

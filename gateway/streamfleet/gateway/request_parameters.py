@@ -60,8 +60,11 @@ TIERS = {
 """OpenAI's `service_tier` to lane: a price there, a priority here."""
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_COUNT = re.compile(r"[0-9]{1,4}")
 _EPOCH_MS = re.compile(r"[0-9]{9,16}")
 _SDK_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
+SDK_TRIES, SDK_PAUSE_MS = 3, 8_000
+"""How often OpenAI's SDKs try by default, and their longest pause before a try."""
 SDK_GRACE_MS = 1_000
 """A deadline taken from the SDK's time-out is this much later, so that the SDK gives up first and raises its own
 error. With equal times, chance would decide between that error and our 504."""
@@ -101,6 +104,7 @@ class RequestParameters:
         after: id of the last chunk that the caller has.
         tier: `service_tier` of the chosen lane; None if the caller named none.
         tells_expected: True if the caller asks for place and expected time.
+        tries: how often an SDK that tries again by itself sends the request, from this try on; 0 for other callers.
         refuses_late: True if the request is refused where it will likely be late: `service_tier` has chosen
             the lane, and is `flex`.
     """
@@ -118,6 +122,7 @@ class RequestParameters:
     tier: str | None
     tells_expected: bool = False
     refuses_late: bool = False
+    tries: int = 0
 
     def ask(
         self,
@@ -163,7 +168,8 @@ def read_parameters(
         ApiError: the caller may not use this lane.
     """
     stream = _read_flag(body, "stream")
-    deadline_ms, ttl_ms = _read_deadline(headers, bounds, now_ms, stream)
+    tries = _read_tries(headers)
+    deadline_ms, ttl_ms = _read_deadline(headers, bounds, now_ms, stream, tries)
     lane = _read_lane(headers, body, bounds.lanes)
     return RequestParameters(
         lane=lane,
@@ -179,6 +185,7 @@ def read_parameters(
         tier=_tier_of(lane) if body.get("service_tier") is not None else None,
         tells_expected=read_tells_expected(headers),
         refuses_late=body.get("service_tier") == "flex" and headers.get("x-streamfleet-lane") is None,
+        tries=tries,
     )
 
 
@@ -299,7 +306,17 @@ def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Col
     return lane
 
 
-def _read_deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: bool) -> tuple[int | None, int]:
+def _read_tries(headers: Mapping[str, str]) -> int:
+    """Tries of an SDK, this one included; 0 for a caller that does not count them, or that cancels when it leaves."""
+    counted = headers.get("x-stainless-retry-count", "")
+    if not _COUNT.fullmatch(counted) or headers.get("x-streamfleet-on-disconnect") == "cancel":
+        return 0
+    return max(1, SDK_TRIES - int(counted))
+
+
+def _read_deadline(
+    headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: bool, tries: int
+) -> tuple[int | None, int]:
     if (given := headers.get("x-streamfleet-deadline-ms")) is not None:
         if not _EPOCH_MS.fullmatch(given):
             raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{HEADER_PREFIX}Deadline-Ms")
@@ -307,15 +324,15 @@ def _read_deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, stre
         return now_ms + left_ms, max(0, left_ms)
     if (given := headers.get("x-streamfleet-ttl")) is not None:
         return None, min(bounds.most_ms, parse_span(given, f"{HEADER_PREFIX}Ttl"))
-    return None, min(bounds.most_ms, _default_ttl_ms(headers, bounds, stream))
+    return None, min(bounds.most_ms, _default_ttl_ms(headers, bounds, stream, max(1, tries)))
 
 
-def _default_ttl_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool) -> int:
-    """Default duration: the SDK's time-out header, which the SDK sends by itself; else the configured one."""
+def _default_ttl_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool, tries: int) -> int:
+    """Default duration: the SDK's time-out of all tries, which it sends by itself; else the configured one."""
     for name in _SDK_TIMEOUTS:
         # The caller did not write this header, so an odd value is not an error.
         if (given := headers.get(name)) is not None and _SECONDS.fullmatch(given) and float(given) > 0:
-            sdk_ms = round(float(given) * 1000) + SDK_GRACE_MS
+            sdk_ms = round(float(given) * 1000) * tries + SDK_PAUSE_MS * (tries - 1) + SDK_GRACE_MS
             # For a stream, the SDK's time-out is the longest silence: the whole stream may take longer.
             return max(sdk_ms, bounds.deadline_ms) if stream else sdk_ms
     return bounds.deadline_ms

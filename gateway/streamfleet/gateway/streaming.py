@@ -51,7 +51,7 @@ class Reading:
         after: id of the last chunk that the reader has; None to read from the beginning.
         restart_events: True if the reader understands that a stream begins anew.
         wait_s: longest time until the end of the stream.
-        on_left: called when the reader leaves or its stream is cut.
+        on_left: called when the reader leaves after the headers, or its stream is cut.
         on_result: called with the result, or with None if Redis lost the request; None to call nothing.
         lane: lane of a request that this call sent; None for one that it only reads.
         tier: `service_tier` in every chunk; None for none.
@@ -207,7 +207,7 @@ async def open_stream(reading: Reading) -> Response:
 
     Raises:
         ApiError, StreamfleetError: the request failed before its first event.
-        CallerLeft: the caller left before that.
+        CallerLeft: the caller left before that; the caller of this function decides what becomes of the request.
     """
     gateway = reading.context.gateway
     tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
@@ -222,7 +222,7 @@ async def open_stream(reading: Reading) -> Response:
             first.result()
         return EventStream(reading, tokens, source, first, watcher)
     except BaseException as error:
-        if isinstance(error, CallerLeft | ApiError) and not first.done():
+        if isinstance(error, ApiError) and not first.done():
             reading.on_left()
         await _finish(first, source, watcher)
         raise

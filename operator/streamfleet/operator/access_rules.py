@@ -366,6 +366,7 @@ def _gateway(p: Patterns) -> list[Grant]:
         Grant(("hmget", "hset", "hgetall", "hincrby", "pexpire", "del"), p.beside(BOTH, "reserved:*")),
         Grant(("zadd", "zrem", "zrangebyscore"), p.beside(BOTH, "reservations")),
         Grant(("rpush", "lpop", "pexpire"), p.beside(BOTH, "settled:*")),
+        Grant(("rpush", "lpop", "lrem", "pexpire"), p.beside(BOTH, "tries:*")),
         *_files_and_batches(p),
         *_webhooks(p),
     ]

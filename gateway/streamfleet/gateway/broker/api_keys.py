@@ -1,4 +1,4 @@
-"""API keys in Redis, their allowances, and the tokens reserved from these.
+"""API keys in Redis, their allowances, the tokens reserved from these, and the requests that their callers left.
 
 `GatewayBroker` takes a key as the caller sent it and returns its record and what is left to it; Redis counts, so all
 gateways together keep to the limits. The command line adds, lists and revokes keys here. Only digests of keys are sent.
@@ -256,6 +256,20 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         """Schedule a check of a reservation after `ms`, unless it is settled by then."""
         due_ms = await self.now_ms() + ms
         await self.connection.command("ZADD", self.names.reservations, "XX", due_ms, name)
+
+    async def leave_try(self, fingerprint: str, request_id: str, ms: int) -> None:
+        """Let the next equal try take over a request whose caller left, within `ms` or until `withdraw_try`."""
+        key = self.names.left_tries(fingerprint)
+        await self.connection.pipeline([("RPUSH", key, request_id), ("PEXPIRE", key, ms)])
+
+    async def withdraw_try(self, fingerprint: str, request_id: str) -> bool:
+        """Undo `leave_try`. False if the request was taken over."""
+        return bool(await self.connection.command("LREM", self.names.left_tries(fingerprint), 1, request_id))
+
+    async def take_try(self, fingerprint: str) -> str | None:
+        """Take over the request that was left first; None if there is none. Nobody else gets it."""
+        found = await self.connection.command("LPOP", self.names.left_tries(fingerprint))
+        return None if found is None else str(found.decode())
 
     async def add(self, digest: str, record: KeyRecord) -> None:
         """Store a key's record; the key with this digest is valid from now on."""

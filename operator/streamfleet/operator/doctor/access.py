@@ -47,6 +47,7 @@ ARGUMENTS: Mapping[str, str] = {
     "rename": f"{KEY} {KEY}",
     "pexpire": f"{KEY} 1",
     "rpush": f"{KEY} v",
+    "lrem": f"{KEY} 1 v",
     "blpop": f"{KEY} 1",
     "hincrby": f"{KEY} f 1",
     "hrandfield": f"{KEY} 1",

@@ -1,0 +1,336 @@
+"""Callers that leave before their answer, and whose SDK tries again: each request runs once, and each is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import redis.asyncio
+
+from streamfleet.common.settings import QueueSettings, load
+from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway import left_tries
+from streamfleet.gateway.app import build
+from streamfleet.gateway.edge import Edge
+from streamfleet.gateway.gateway import Gateway
+from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, status_of
+from tests.integration.worker_in_process import small_engine, worker_inside
+from tests.integration.worker_process import chat
+from tests.waiting import eventually
+
+PATH = "/v1/chat/completions"
+MESSAGES: list[Any] = [{"role": "user", "content": "Say hi"}]
+COUNT = "X-Stainless-Retry-Count"
+
+
+@pytest.fixture(scope="module")
+def second(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Another gateway of the same fleet, as behind one load balancer."""
+    with gateway_on(stage.url, tmp_path_factory.mktemp("second")) as process:
+        yield process
+
+
+@pytest.fixture
+async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True) as opened:
+        yield opened
+
+
+async def requests_of(rows: redis.asyncio.Redis, key_id: str) -> list[str]:
+    """Ids of all requests that an API key has enqueued."""
+    found = [str(key).rpartition(":")[2] async for key in rows.scan_iter(f"{{default}}:request:{key_id}-*")]
+    return sorted(found)
+
+
+async def left(rows: redis.asyncio.Redis) -> int:
+    """How many requests wait for a next try."""
+    return sum([await rows.llen(key) async for key in rows.scan_iter("{gateway}/tries:*")])
+
+
+async def cut(http: httpx.AsyncClient, body: dict[str, Any], **headers: str) -> None:
+    """Send a request, and leave before its answer."""
+    asking = asyncio.create_task(http.post(PATH, json=body, headers={COUNT: "0", **headers}))
+    await asyncio.sleep(0.3)
+    assert not asking.done(), "the answer takes longer"
+    asking.cancel()
+    await asyncio.wait((asking,))
+
+
+# -- retries -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_of_equal_calls_each_left_one_is_taken_over_once(
+    stage: Stage, second: GatewayProcess, rows: redis.asyncio.Redis, gateways: int
+) -> None:
+    """50 equal calls, half of them cut and sent again at once, some to another gateway: 50 runs, 50 answers."""
+    secret, record = await add_key(stage.url, f"fifty-{gateways}")
+    body = chat(1.5, model="simulated")
+    async with stage.gateway.http(secret, 60) as http, second.http(secret, 60) as other:
+        clients = (http, other)[:gateways]
+
+        async def call(number: int) -> str:
+            if number % 2:
+                await cut(clients[number % 4 // 2 % gateways], body)
+            tries = {COUNT: str(number % 2)}
+            answer = await clients[number // 4 % gateways].post(PATH, json=body, headers=tries)
+            assert answer.status_code == 200, answer.text
+            return answer.headers["x-streamfleet-id"]
+
+        answered = await asyncio.gather(*map(call, range(50)))
+    ran = await requests_of(rows, record.id)
+    assert len(set(answered)) == 50, "each answer is that of a request of its own"
+    assert sorted(answered) == ran
+    assert {await status_of(stage.url, each) for each in ran} == {"succeeded"}
+    assert await left(rows) == 0
+
+
+async def test_openais_client_gets_the_answer_of_its_first_try_at_its_third(
+    stage: Stage, rows: redis.asyncio.Redis
+) -> None:
+    """With its own time-out and retries: an answer that takes longer than a time-out comes, and was computed once."""
+    secret, record = await add_key(stage.url, "sdk")
+    async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=secret, timeout=1.0) as sdk:
+        answer = await sdk.chat.completions.create(
+            model="simulated", messages=MESSAGES, max_tokens=250, extra_body={"ignore_eos": True}
+        )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 250
+    (ran,) = await requests_of(rows, record.id)
+    assert await status_of(stage.url, ran) == "succeeded"
+
+
+async def test_what_is_no_try_of_the_same_request_takes_nothing_over(stage: Stage, rows: redis.asyncio.Redis) -> None:
+    """Another key, body, endpoint or lane, or a first try."""
+    secret, record = await add_key(stage.url, "left")
+    other, _ = await add_key(stage.url, "other")
+    body = chat(1, model="simulated")
+    text = {**body, "prompt": "Say hi"}
+    async with stage.gateway.http(secret) as http, stage.gateway.http(other) as others:
+        await cut(http, body)
+        (first,) = await eventually(lambda: requests_of(rows, record.id), 5)
+        await eventually(lambda: left(rows), 5)
+        answers = await asyncio.gather(
+            others.post(PATH, json=body, headers={COUNT: "1"}),
+            http.post(PATH, json=body | {"temperature": 0}, headers={COUNT: "1"}),
+            http.post("/v1/completions", json=text, headers={COUNT: "1"}),
+            http.post(PATH, json=body, headers={COUNT: "1", "X-Streamfleet-Lane": "high"}),
+            http.post(PATH, json=body, headers={COUNT: "0"}),
+            http.post(PATH, json=body, headers={COUNT: "1", "Idempotency-Key": "mine"}),
+        )
+        assert {each.status_code for each in answers} == {200}
+        assert first not in {each.headers["x-streamfleet-id"] for each in answers}
+        taken = await http.post(PATH, json=body, headers={COUNT: "2"})
+        assert taken.headers["x-streamfleet-id"] == first
+        again = await http.post(PATH, json=body | {"max_tokens": 1}, headers={COUNT: "1"})
+        assert again.headers["x-streamfleet-id"] != first
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {COUNT: "2"}, {COUNT: "many"}, {COUNT: "0", "X-Streamfleet-On-Disconnect": "cancel"}],
+    ids=["no SDK", "its last try", "no number", "asks for it"],
+)
+async def test_who_does_not_try_again_cancels_at_once(
+    stage: Stage, rows: redis.asyncio.Redis, request: pytest.FixtureRequest, headers: dict[str, str]
+) -> None:
+    secret, record = await add_key(stage.url, request.node.name)
+    async with stage.gateway.http(secret) as http:
+        asking = asyncio.create_task(http.post(PATH, json=chat(20, model="simulated"), headers=headers))
+        (ran,) = await eventually(lambda: requests_of(rows, record.id), 5)
+        asking.cancel()
+        assert await eventually(lambda: status_of(stage.url, ran), 4) == "cancelled"
+
+
+async def test_a_stream_that_has_begun_is_cancelled_at_once(stage: Stage) -> None:
+    """SDKs do not try again once they have the headers of an answer."""
+    secret, _ = await add_key(stage.url, "begun")
+    body = chat(20, model="simulated", stream=True)
+    async with stage.gateway.http(secret) as http:
+        async with http.stream("POST", PATH, json=body, headers={COUNT: "0"}) as answer:
+            ran = answer.headers["x-streamfleet-id"]
+        assert await eventually(lambda: status_of(stage.url, ran), 4) == "cancelled"
+
+
+# -- a gateway in the test's process -----------------------------------------------------------------------
+
+
+class Steps:
+    """A clock whose sleepers wake when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked_s: list[float] = []
+        self._go = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked_s.append(seconds)
+        if seconds == left_tries.LEFT_S:
+            await self._go.wait()
+
+    def pass_all(self) -> None:
+        self._go.set()
+
+
+class Asked:
+    """One HTTP request to a gateway in this process, that may be left; `sent` is all that came back, `cut` its end."""
+
+    def __init__(self, gateway: Gateway, body: dict[str, Any], **headers: str) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.cut = False
+        self._left = asyncio.Event()
+        self._body: bytes | None = json.dumps(body).encode()
+        given = {"content-type": "application/json", "host": "gateway", **headers}
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": PATH,
+            "raw_path": PATH.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "server": ("gateway", 80),
+            "client": ("test", 1),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+            "state": {"abort": self._abort},
+        }
+        self.task = asyncio.create_task(Edge(build(gateway), 30.0)(scope, self._receive, self._send))
+
+    def leave(self) -> None:
+        self._left.set()
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"]) if self.sent else 0
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(each.get("body", b"") for each in self.sent)
+
+    @property
+    def complete(self) -> bool:
+        return any("body" in each and not each.get("more_body") for each in self.sent)
+
+    @property
+    def request_id(self) -> str:
+        return str(dict(self.sent[0]["headers"])[b"x-streamfleet-id"].decode())
+
+    def _abort(self) -> None:
+        self.cut = True
+        self._left.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+@contextlib.asynccontextmanager
+async def gateway_in(url: str, **settings: object) -> AsyncIterator[Gateway]:
+    """A gateway without keys."""
+    named = {"gateway_keys": "off", "gateway_models": "simulated=default", **settings}
+    gateway = Gateway(load(QueueSettings, redis_url=url), load(GatewaySettings, **named))
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
+async def ids(rows: redis.asyncio.Redis) -> list[str]:
+    """Ids of all requests."""
+    return [str(key).rpartition(":")[2] async for key in rows.scan_iter("{default}:request:*")]
+
+
+async def test_a_left_try_is_cancelled_after_ten_seconds(redis_url: str, raw_redis: redis.asyncio.Redis) -> None:
+    """By no earlier sleep than that of 10 s, and not if it was taken over meanwhile."""
+    clock: Any = Steps()
+    async with gateway_in(redis_url) as gateway:
+        gateway.left_tries._clock = clock
+        asked = [Asked(gateway, chat(1, model="simulated"), **{COUNT: "0"}) for _ in range(2)]
+        await eventually(lambda: has_ids(raw_redis, 2), 5)
+        for each in asked:
+            each.leave()
+        await eventually(lambda: has_left(raw_redis, 2), 5)
+        assert clock.asked_s == [10.0, 10.0]
+        again = Asked(gateway, chat(1, model="simulated"), **{COUNT: "1"})
+        await eventually(lambda: has_left(raw_redis, 1), 5)
+        assert [await status_of(redis_url, each) for each in await ids(raw_redis)] == ["", ""]
+        clock.pass_all()
+
+        async def one_is_cancelled() -> bool:
+            found = [await status_of(redis_url, each) for each in await ids(raw_redis)]
+            return sorted(found) == ["", "cancelled"]
+
+        await eventually(one_is_cancelled, 5)
+        assert not again.task.done()
+        async with worker_inside(redis_url, small_engine(speed=100)):
+            await asyncio.wait_for(again.task, 20)
+        assert again.status == 200
+        assert len(await ids(raw_redis)) == 2
+
+
+async def test_a_gateway_that_stops_cancels_what_was_left(redis_url: str, raw_redis: redis.asyncio.Redis) -> None:
+    async with gateway_in(redis_url) as gateway:
+        asked = Asked(gateway, chat(1, model="simulated"), **{COUNT: "0"})
+        await eventually(lambda: has_ids(raw_redis, 1), 5)
+        asked.leave()
+        await eventually(lambda: has_left(raw_redis, 1), 5)
+    (ran,) = await ids(raw_redis)
+    assert await status_of(redis_url, ran) == "cancelled"
+    assert await left(raw_redis) == 0
+
+
+async def test_a_stream_that_was_left_before_its_headers_is_taken_over(
+    redis_url: str, raw_redis: redis.asyncio.Redis
+) -> None:
+    body = chat(0.1, model="simulated", stream=True)
+    async with gateway_in(redis_url) as gateway:
+        asked = Asked(gateway, body, **{COUNT: "0"})
+        await eventually(lambda: has_ids(raw_redis, 1), 5)
+        asked.leave()
+        await eventually(lambda: has_left(raw_redis, 1), 5)
+        again = Asked(gateway, body, **{COUNT: "1"})
+        async with worker_inside(redis_url, small_engine(speed=100)):
+            await asyncio.wait_for(again.task, 20)
+        assert [again.request_id] == await ids(raw_redis)
+    assert again.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_tenant_leaves_so_many_at_most(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond are cancelled at once, and a tenant's leave others theirs."""
+    monkeypatch.setattr(left_tries, "MOST_LEFT", 2)
+    cancelled: list[str] = []
+    async with gateway_in(redis_url) as gateway:
+        tries = gateway.left_tries
+
+        def leave(tenant: str, name: str) -> None:
+            async def cancel() -> None:
+                cancelled.append(name)
+
+            gateway.run_in_background(tries.keep(tenant, tenant, name, cancel), "keep it for a next try")
+
+        for name in ("a1", "a2", "a3", "b1"):
+            leave(name[0], name)
+        await eventually(lambda: cancelled == ["a3"], 5)
+        assert await tries.take("b") == "b1"
+    assert sorted(cancelled) == ["a1", "a2", "a3"], "the rest of them when the process stopped"
+    assert not tries._kept
+
+
+async def has_ids(rows: redis.asyncio.Redis, many: int) -> bool:
+    return len(await ids(rows)) == many
+
+
+async def has_left(rows: redis.asyncio.Redis, many: int) -> bool:
+    return await left(rows) == many
