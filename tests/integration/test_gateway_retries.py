@@ -15,10 +15,12 @@ import redis.asyncio
 
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
-from streamfleet.gateway import left_tries
+from streamfleet.gateway import inference, left_tries
 from streamfleet.gateway.app import build
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
+from streamfleet.worker.engine.base import EngineReply, EngineRequest
+from streamfleet.worker.engine.simulated import SimulatedEngine
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, status_of
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
@@ -334,3 +336,107 @@ async def has_ids(rows: redis.asyncio.Redis, many: int) -> bool:
 
 async def has_left(rows: redis.asyncio.Redis, many: int) -> bool:
     return await left(rows) == many
+
+
+# -- white space before JSON -------------------------------------------------------------------------------
+
+
+class Held(SimulatedEngine):
+    """Runs what comes once `go` is set; answers an error if `fails`."""
+
+    def __init__(self) -> None:
+        super().__init__(small_engine()._profile, speed=100)
+        self.go, self.fails, self.entered = asyncio.Event(), False, 0
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        self.entered += 1
+        await self.go.wait()
+        if self.fails:
+            return EngineReply(400, b'{"error": {"message": "it failed in the end", "type": "BadRequestError"}}')
+        return await super().run(request)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Looks every 50 ms in place of 10 s; True for each after which there was white space."""
+    seen: list[bool] = []
+    look = inference.EarlySpace._look
+
+    async def counted(self: Any, send: Any) -> None:
+        await look(self, send)
+        seen.append(self._begun)
+
+    monkeypatch.setattr(inference, "LOOK_S", 0.05)
+    monkeypatch.setattr(inference.EarlySpace, "_look", counted)
+    return seen
+
+
+async def test_white_space_begins_after_50_s_if_a_worker_runs_the_request(redis_url: str, looks: list[bool]) -> None:
+    assert inference.LOOKS * 10.0 == 50
+    async with gateway_in(redis_url, gateway_early_space="on") as gateway:
+        engine = Held()
+        async with worker_inside(redis_url, engine):
+            asked = Asked(gateway, chat(0.1, model="simulated", service_tier="auto"))
+            await eventually(lambda: engine.entered and asked.body, 10)
+            await eventually(lambda: len(asked.body) >= 3, 10, "one at each further look")
+            assert looks[:6] == [False, False, False, False, True, True]
+            engine.go.set()
+            await asyncio.wait_for(asked.task, 20)
+    assert (asked.status, asked.complete, asked.cut) == (200, True, False)
+    answer = json.loads(asked.body)
+    assert answer["choices"][0]["message"]["content"]
+    assert answer["service_tier"] == "default"
+    assert b"content-length" not in dict(asked.sent[0]["headers"])
+
+
+@pytest.mark.parametrize("on", ["off", "on"])
+async def test_what_waits_keeps_its_status(redis_url: str, looks: list[bool], on: str) -> None:
+    """No worker has it yet: it may still be refused, and expire. Nor is there white space where it is off."""
+    async with gateway_in(redis_url, gateway_early_space=on) as gateway:
+        asked = Asked(gateway, chat(0.1, model="simulated"))
+        if on == "on":
+            await eventually(lambda: len(looks) > 8, 10)
+        assert not asked.sent
+        engine = Held()
+        engine.fails = True
+        async with worker_inside(redis_url, engine):
+            engine.go.set()
+            await asyncio.wait_for(asked.task, 20)
+    assert (asked.status, asked.complete) == (400, True)
+    assert asked.body.startswith(b'{"error"')
+
+
+async def test_what_fails_after_white_space_is_no_answer(redis_url: str, looks: list[bool]) -> None:
+    """The connection is cut: nobody takes an error for an answer. The same name then gets the error by its status."""
+    body, name = chat(0.1, model="simulated"), {"Idempotency-Key": "mine"}
+    async with gateway_in(redis_url, gateway_early_space="on") as gateway:
+        engine = Held()
+        engine.fails = True
+        async with worker_inside(redis_url, engine):
+            asked = Asked(gateway, body, **name)
+            await eventually(lambda: asked.body, 10)
+            engine.go.set()
+            await asyncio.wait_for(asked.task, 20)
+            again = Asked(gateway, body, **name)
+            await asyncio.wait_for(again.task, 20)
+    assert (asked.status, asked.body.strip(), asked.complete, asked.cut) == (200, b"", False, True)
+    assert again.status == 400
+
+
+async def test_who_leaves_during_white_space_leaves_a_try(
+    redis_url: str, raw_redis: redis.asyncio.Redis, looks: list[bool]
+) -> None:
+    body = chat(0.1, model="simulated")
+    async with gateway_in(redis_url, gateway_early_space="on") as gateway:
+        engine = Held()
+        async with worker_inside(redis_url, engine):
+            asked = Asked(gateway, body, **{COUNT: "0"})
+            await eventually(lambda: asked.body, 10)
+            asked.leave()
+            await asyncio.wait_for(asked.task, 10)
+            await eventually(lambda: has_left(raw_redis, 1), 5)
+            engine.go.set()
+            again = Asked(gateway, body, **{COUNT: "1"})
+            await asyncio.wait_for(again.task, 20)
+    assert again.status == 200
+    assert again.request_id == asked.request_id

@@ -250,6 +250,13 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         "cancel",
         description="What becomes of a request whose caller leaves. One with an Idempotency-Key always goes on.",
     )
+    gateway_early_space: Literal["on", "off"] = Field(
+        "off",
+        description=(
+            "on: an answer without stream that takes longer than 50 s begins with white space, so that proxies do not "
+            "cut a silent connection. What fails after that, is a cut connection in place of an error."
+        ),
+    )
     gateway_origins: Listed[str] = Field(
         (), description="Origins whose pages may call from a browser (CORS), with commas between; * for all."
     )

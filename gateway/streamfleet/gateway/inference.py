@@ -10,15 +10,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
 
 from streamfleet.common.broker.types import Expected
-from streamfleet.common.errors import InvalidRequest, LikelyLate, QueueFull, RequestLost, UnknownRequest
+from streamfleet.common.errors import (
+    InvalidRequest,
+    LikelyLate,
+    QueueFull,
+    RequestLost,
+    StreamfleetError,
+    UnknownRequest,
+)
 from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
@@ -61,9 +69,12 @@ from streamfleet.gateway.token_budget import Reservation, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.mailbox import late
+from streamfleet.producer.status import RUNNING
 
 GRACE_S = 1.5
 """How long after its deadline a request's ending may take to come: who ends it looks once a second."""
+LOOK_S, LOOKS = 10.0, 5
+"""Seconds between early white space, and after how many of them it begins: proxies cut what is silent for 60 s."""
 
 
 class DirectRoute(APIRoute):
@@ -202,8 +213,15 @@ async def answer(request: Request, endpoint: str) -> Response:
         except CallerLeft:  # before the headers: after them, SDKs do not try again
             enqueued.leave()
             raise
+    if enqueued.context.settings.gateway_early_space == "on":
+        return EarlySpace(enqueued)
+    return await whole_answer(enqueued)
+
+
+async def whole_answer(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Response:
+    """The answer of a request that is not streamed. `meanwhile` is that of `wait_for`. Raises as `answer`."""
     try:
-        result = await wait_for(enqueued)
+        result = await wait_for(enqueued, meanwhile)
     except RequestLost:
         enqueued.context.gateway.run_in_background(enqueued.settle(None), "put back tokens")
         raise
@@ -263,8 +281,12 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     return Enqueued(context, parameters, client, handle, reservation, fingerprint)
 
 
-async def wait_for(enqueued: Enqueued) -> Result:
+async def wait_for(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Result:
     """A request's result.
+
+    Args:
+        enqueued: the request.
+        meanwhile: called every `LOOK_S` seconds.
 
     Raises:
         CallerLeft: the caller did not wait for it.
@@ -278,7 +300,11 @@ async def wait_for(enqueued: Enqueued) -> Result:
         enqueued.context.watcher(enqueued.parameters.lane) as watcher,
     ):
         try:
-            if not await watcher.wait(future, enqueued.wait_s):
+            left_s = enqueued.wait_s
+            while meanwhile is not None and left_s > LOOK_S and not await watcher.wait(future, LOOK_S):
+                left_s -= LOOK_S
+                await meanwhile()
+            if not await watcher.wait(future, left_s):
                 raise late(enqueued.handle.id, enqueued.wait_s)
         except CallerLeft:
             enqueued.leave()
@@ -287,6 +313,50 @@ async def wait_for(enqueued: Enqueued) -> Result:
             enqueued.abandon()
             raise
         return future.result()
+
+
+class EarlySpace(Response):
+    """The answer of a request that is not streamed, with white space before its JSON if it takes long.
+
+    White space takes the status 200 with it. So it begins only when a worker has run the request at two looks: what the
+    engine refuses has ended by then. What fails all the same, is a cut connection.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, enqueued: Enqueued) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._enqueued = enqueued
+        self._looks, self._attempt, self._begun = 0, 0, False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answered = await whole_answer(self._enqueued, lambda: self._look(send))
+        except (CallerLeft, StreamfleetError, ApiError) as error:
+            if not self._begun:
+                raise
+            self._enqueued.context.call.facts["cut"] = not isinstance(error, CallerLeft)
+            scope["state"]["abort"]()
+            return
+        if self._begun:
+            await send({"type": "http.response.body", "body": answered.body})
+        else:
+            await answered(scope, receive, send)
+
+    async def _look(self, send: Send) -> None:
+        self._looks += 1
+        if self._looks >= LOOKS - 1 and not self._begun:
+            before, self._attempt = self._attempt, 0
+            with contextlib.suppress(StreamfleetError):  # Redis is away: nobody knows whether it runs
+                status = await self._enqueued.handle.status()
+                self._attempt = status.attempt if status.state == RUNNING else 0
+            if not before or before != self._attempt:
+                return
+            self._begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if self._begun:
+            await send({"type": "http.response.body", "body": b" ", "more_body": True})
 
 
 def _reading(enqueued: Enqueued) -> Reading:
