@@ -88,6 +88,10 @@ class Account:
 
         return int(await eventually(settled, 20, "it is settled"))
 
+    async def requests(self) -> list[str]:
+        """Ids of all requests of this key."""
+        return [key.partition("request:")[2] async for key in self.rows.scan_iter(f"{{default}}:request:{self.id}-*")]
+
     async def used(self, request_id: str) -> int:
         """Tokens that a request used, by its result."""
         usage = await self.rows.hget(f"{{default}}:result:{request_id}", "usage")
@@ -165,6 +169,30 @@ async def test_an_answer_that_nobody_waits_for_is_charged_for_what_was_generated
     used = await account.used(request_id)
     assert used < MOST
     await account.charged(used)
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("ended", [False, True], ids=["runs", "ended and settled"])
+async def test_what_an_sdk_sends_again_is_charged_once(gateway: GatewayProcess, account: Account, ended: bool) -> None:
+    body, tries = {**LONG, "max_tokens": 2_000}, "X-Stainless-Retry-Count"
+
+    async def left() -> list[str]:
+        return [key async for key in account.rows.scan_iter(f"{{gateway}}/tries:{account.id}/*")]
+
+    async with gateway.http(account.key) as http:
+        first = asyncio.create_task(http.post(PATH, json=body, headers={tries: "0"}))
+        (known,) = await eventually(account.requests, 5)
+        first.cancel()
+        await eventually(left, 5, "its caller has left")
+        if ended:
+            await account.left_engine(known)
+            await account.rows.zadd("{gateway}/reservations", {f"default/{known}": 0})
+            await account.charged(await account.used(known))
+        answer = await http.post(PATH, json=body, headers={tries: "1"})
+    assert answer.headers["x-streamfleet-id"] == known
+    assert answer.json()["usage"]["total_tokens"] == await account.used(known)
+    await account.charged(await account.used(known))
+    assert await account.requests() == [known]
 
 
 @pytest.mark.usefixtures("worker")

@@ -112,8 +112,7 @@ async def test_what_is_no_try_of_the_same_request_takes_nothing_over(stage: Stag
     """Another key, body, endpoint or lane, or a first try."""
     secret, record = await add_key(stage.url, "left")
     other, _ = await add_key(stage.url, "other")
-    body = chat(1, model="simulated")
-    text = {**body, "prompt": "Say hi"}
+    body = chat(1, model="simulated", prompt="Say hi")
     async with stage.gateway.http(secret) as http, stage.gateway.http(other) as others:
         await cut(http, body)
         (first,) = await eventually(lambda: requests_of(rows, record.id), 5)
@@ -121,7 +120,7 @@ async def test_what_is_no_try_of_the_same_request_takes_nothing_over(stage: Stag
         answers = await asyncio.gather(
             others.post(PATH, json=body, headers={COUNT: "1"}),
             http.post(PATH, json=body | {"temperature": 0}, headers={COUNT: "1"}),
-            http.post("/v1/completions", json=text, headers={COUNT: "1"}),
+            http.post("/v1/completions", json=body, headers={COUNT: "1"}),
             http.post(PATH, json=body, headers={COUNT: "1", "X-Streamfleet-Lane": "high"}),
             http.post(PATH, json=body, headers={COUNT: "0"}),
             http.post(PATH, json=body, headers={COUNT: "1", "Idempotency-Key": "mine"}),

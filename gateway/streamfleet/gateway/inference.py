@@ -102,7 +102,7 @@ class Enqueued:
 
     Attributes:
         context, parameters, client, handle: its parts.
-        reservation: of the caller's tokens; None where it has no limit, or another try's counts.
+        reservation: of the caller's tokens; None where it has no limit.
         fingerprint: equal for equal tries; empty if no other try may take the request over.
     """
 
@@ -255,8 +255,10 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     own_id = left_id or request_id(caller.owner, name)
     call.set_request_id(own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
-    held, reservation = Held(chosen.queue, own_id, named=bool(name)), None
-    if left_id is None:  # else the first try has reserved them
+    held = Held(chosen.queue, own_id, named=bool(name))
+    if left_id:
+        reservation = gateway.budget.reserved_before(caller, held)
+    else:
         reservation = await gateway.budget.reserve(caller, held, endpoint, [(body, size)])
     context.show_limits()
     try:

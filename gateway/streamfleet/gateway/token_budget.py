@@ -96,7 +96,7 @@ class Reservation:
     Attributes:
         held: the requests that they are for.
         owner: id of the API key that pays.
-        serial: distinguishes it from later ones of the same name.
+        serial: distinguishes it from later ones of the same name; empty if another try of the request made it.
         tokens: how many.
     """
 
@@ -195,13 +195,17 @@ class TokenBudget:
             raise over_token_limit(caller, least, reserved.wait_ms)
         return Reservation(held, caller.owner, reserved.serial, reserved.taken)
 
+    def reserved_before(self, caller: Caller, held: Held) -> Reservation | None:
+        """The reservation that the first try of a request made; None for a caller without a limit."""
+        return Reservation(held, caller.owner, "", 0) if self._broker is not None and caller.tokens.limit else None
+
     async def release(self, reservation: Reservation) -> None:
         """Undo `reserve` for a request that was refused."""
         await self._settle(reservation, None)
 
     async def settle(self, reservation: Reservation, used: int | None) -> None:
-        """Charge what was used; if that is None, have a gateway check soon."""
-        if used is None:
+        """Charge what was used; if that is None, or another try reserved it, have a gateway check soon."""
+        if used is None or not reservation.serial:
             await self.check_soon(reservation)
         else:
             await self._settle(reservation, used)
