@@ -35,6 +35,7 @@ HEADERS = st.dictionaries(
             "X-Streamfleet-Restarts",
             "X-Streamfleet-Program",
             "X-Stainless-Read-Timeout",
+            "X-Stainless-Retry-Count",
             "Idempotency-Key",
             "Last-Event-ID",
             "traceparent",

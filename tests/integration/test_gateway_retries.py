@@ -15,7 +15,7 @@ import redis.asyncio
 
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
-from streamfleet.gateway import inference, left_tries
+from streamfleet.gateway import edge, inference, left_tries
 from streamfleet.gateway.app import build
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
@@ -24,6 +24,7 @@ from streamfleet.worker.engine.simulated import SimulatedEngine
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, status_of
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
+from tests.unit.gateway_server import served
 from tests.waiting import eventually
 
 PATH = "/v1/chat/completions"
@@ -386,6 +387,35 @@ async def test_white_space_begins_after_50_s_if_a_worker_runs_the_request(redis_
     assert answer["choices"][0]["message"]["content"]
     assert answer["service_tier"] == "default"
     assert b"content-length" not in dict(asked.sent[0]["headers"])
+
+
+async def test_openais_client_reads_white_space_before_json(
+    redis_url: str, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a real connection; large answers too, which are sent in pieces."""
+    monkeypatch.setattr(edge, "SMALL_ANSWER_BYTES", 1_000)
+    engine = Held()
+    async with (
+        gateway_in(redis_url, gateway_early_space="on") as gateway,
+        worker_inside(redis_url, engine),
+        served(build(gateway)) as (host, port),
+        openai.AsyncOpenAI(base_url=f"http://{host}:{port}/v1", api_key="any", max_retries=0) as sdk,
+    ):
+        asked = [
+            asyncio.create_task(
+                sdk.chat.completions.create(
+                    model="simulated", messages=MESSAGES, max_tokens=most, extra_body={"ignore_eos": True}
+                )
+            )
+            for most in (10, 2_000)
+        ]
+        await eventually(lambda: looks.count(True) >= 4, 10)
+        engine.go.set()
+        small, large = await asyncio.wait_for(asyncio.gather(*asked), 30)
+    assert small.choices[0].message.content
+    assert large.usage is not None
+    assert large.usage.completion_tokens == 2_000
+    assert len(large.model_dump_json()) > 3_000
 
 
 @pytest.mark.parametrize("on", ["off", "on"])
