@@ -154,6 +154,7 @@ def test_doctor_finds_what_is_broken(redis_url: str) -> None:
     assert "audit --repair" in ended.stdout
 
 
+CHATS = ("chat-1", "chat-2", "images", "imgaes")
 MISTYPED = {
     "{default}:lane:urgent": "{default}:lane: and one of critical, high, normal, low",
     "{default}:lane:High": "{default}:lane:high",
@@ -192,6 +193,35 @@ def test_doctor_and_audit_find_what_a_mistyped_xadd_made(any_redis_url: str, raw
             assert line in ended.stdout
             assert line in audited.stderr
     assert all(raw.xlen(name) == number for number, name in enumerate(MISTYPED, 1)), "nothing is repaired by a guess"
+
+
+def test_doctor_warns_of_queues_that_wait_for_their_first_worker(any_redis_url: str, raw: redis.Redis) -> None:
+    def level(queue: str, name: str) -> tuple[str, str, int]:
+        ended = streamfleet(any_redis_url, "doctor", "--queue", queue, "--json")
+        found = {check["name"]: check for check in json.loads(ended.stdout)}
+        return found[name]["level"], found[name]["seen"], ended.returncode
+
+    for each in CHATS:
+        raw.xadd(f"{{{each}}}:lane:high", {"body": "{}"})
+    seen = "; ".join(f"'{{{q}}}:lane:high' holds 1 entry, and no worker has ever served {{{q}}}:" for q in CHATS)
+    assert level("other", "mistyped") == ("warn", seen, 0)
+    never = "0 alive, 0 ready; 1 requests wait, and none has ever served this queue"
+    assert level("chat-1", "workers") == ("warn", never, 0)
+    assert streamfleet(any_redis_url, "audit", "--queue", "chat-1").returncode == 0
+    with started(any_redis_url, "worker", "--engine", "simulated", "--queue", "chat-1", "--name", "w1"):
+        eventually_blocking(
+            lambda: raw.exists("{chat-1}:lane:high") and raw.xinfo_groups("{chat-1}:lane:high"), WITHIN_S, "it serves"
+        )
+    raw.xadd("{chat-1}:lane:high", {"body": "{}"})
+    assert level("chat-1", "workers")[::2] == ("fail", 1), "its worker has gone"
+    assert level("chat-2", "mistyped")[::2] == ("warn", 0), "another digit is another queue"
+    raw.xgroup_create("{images}:lane:high", "workers", "0")
+    assert level("chat-2", "mistyped")[::2] == ("fail", 1)
+    for each in ("chat-2", "imgaes"):
+        meant = (
+            "holds 1 entry that no worker sees; meant was {images}:lane:high, as no worker has ever served {imgaes}:"
+        )
+        assert meant in level(each, "mistyped")[1]
 
 
 def test_doctor_says_when_it_has_not_looked_at_all_streams(

@@ -6,7 +6,7 @@ import pytest
 
 from streamfleet.common.keys import Keys, gateway_base
 from streamfleet.common.protocol import LANES
-from streamfleet.operator.mistyped import SURE, judge
+from streamfleet.operator.mistyped import SURE, UNSERVED, judge
 
 OWN = "{default}:"
 MISTYPED = {
@@ -16,11 +16,11 @@ MISTYPED = {
         {default}:lane:highs {default}:lane.high {default}::lane:high {default}:lane:high: "{default}:lane:high"
         '{default}:lane:high' {{default}}:lane:high {default:lane:high default}:lane:high [default]:lane:high
         <default>:lane:high {default}:high {default}:hi {default}high {default}:lane:hihg {default}:lnae:high
-        {default}:queue:high {images}:lane:high {defualt}:lane:high {q}:lane:high prod:{default}:lane:high
+        {default}:queue:high {defualt}:lane:high {defaults}:lane:high {de-fault}:lane:high {efault}:lane:high
     """,
     "low": "{default}:low {default}:Low {default}:lane:lows default:lane:LOW",
     "critical": "{default}:lane:crit {default}:lane:critcal default:lane:critical",
-    "normal": "{default}:lane:norm {default}:normal {images}:lane:normal",
+    "normal": "{default}:lane:norm {default}:normal {DEFAULT}:lane:normal",
     "": "{default}:lane:urgent {default}:lane: {default}:lane {default}:lane:0 default:lane:urgent",
 }
 NAMES = [(lane, name) for lane, names in MISTYPED.items() for name in names.split()]
@@ -36,8 +36,17 @@ OTHERS = """
 @pytest.mark.parametrize(("lane", "name"), NAMES)
 def test_the_name_alone_tells_and_so_what_was_meant(lane: str, name: str) -> None:
     sure, meant = judge(name, [OWN])
-    assert sure >= SURE
+    assert SURE <= sure < UNSERVED
     assert meant.partition(", as no worker")[0] == f"{OWN}lane:{lane or ' and one of critical, high, normal, low'}"
+
+
+@pytest.mark.parametrize(
+    "queue", ["{images}:", "{q}:", "prod:{default}:", "{chat-2}:", "{chat-12}:", "{team-b}:", "{t2}:"]
+)
+def test_another_queue_that_no_worker_has_served_is_no_mistake(queue: str) -> None:
+    served = [OWN, "{chat-1}:", "{chat-21}:", "{team-a}:", "{t}:"]
+    assert judge(f"{queue}lane:high", served) == (UNSERVED, queue)
+    assert judge(f"{queue}lane:high", [*served, queue])[0] == 0
 
 
 @pytest.mark.parametrize("name", ["", *OTHERS.split()])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from streamfleet.common.protocol import LANES
 
 AT_ONCE, MOST_READ, LONGEST_NAME = 2_000, 1_000, 1_000
 """Keys that one SCAN looks at, about a millisecond for Redis; streams of a node that are read; bytes of a name."""
-SURE = 3
+SURE, UNSERVED = 3, 9
 _OURS = re.compile(
     rf"[^{{}}]*\{{gateway\}}/.*|(?P<base>[^{{}}]*\{{[^{{}}]+\}}:)(?:lane:(?P<lane>{'|'.join(LANES)})"
     r"|dead|wake|cancels|cancel_requests|(?:reply|tokens):.*|.*:broken:.*)",
@@ -27,7 +28,9 @@ _LANE_WORD = re.compile(r"(.*(?<![a-z]))(lane)(?:s(?![a-z]))?(.*)", re.DOTALL | 
 _LAST_WORD = re.compile(r"(.*[^a-z0-9])()([a-z0-9]+)[^a-z0-9]*", re.DOTALL | re.IGNORECASE)
 
 
-async def find_mistyped(connection: Connection, own: str, rounds: float = math.inf) -> tuple[list[str], bool]:
+async def find_mistyped(
+    connection: Connection, own: str, rounds: float = math.inf
+) -> tuple[list[str], list[str], bool]:
     """Look through the database, in a cluster through that of each node, with at most so many calls of SCAN.
 
     Args:
@@ -36,15 +39,18 @@ async def find_mistyped(connection: Connection, own: str, rounds: float = math.i
         rounds: largest number of SCAN calls at each node.
 
     Returns:
-        One line about each stream, and True if no bound cut it off.
+        One line about each mistyped stream; one about each lane of another queue that no worker has served yet; and
+        True if no bound cut it off.
     """
-    lines, whole = [], True
+    mistyped, unserved, whole = [], [], True
     async for node in connection.each_node():
         names, complete = await _streams(node, rounds)
         lanes = {ours["base"]: ours[0] for ours in map(_OURS.fullmatch, names) if ours and ours["lane"]}
         # The first worker of a queue makes the groups of its lanes.
         groups = {base: await _ask(node, "XINFO", "GROUPS", names[lane]) for base, lane in lanes.items()}
-        served = [own, *[base for base, found in groups.items() if found != []]]
+        served = [base for base, found in groups.items() if found != []]
+        # Without a worker, the examined queue may be the mistyped one.
+        served = served if groups.get(own) == [] and _nearest(own, served) else [own, *served]
         judged = {name: judge(name, served) for name in sorted(names)}
         likely = [name for name, (sure, _) in judged.items() if sure >= SURE - 1]
         whole = whole and complete and len(likely) <= MOST_READ
@@ -54,8 +60,11 @@ async def find_mistyped(connection: Connection, own: str, rounds: float = math.i
             if newest != [] and (sure >= SURE or (newest and b"body" in newest[0][1][::2])):
                 count = await _ask(node, "XLEN", names[name])
                 held = "entries" if count is None else f"{count} {'entry' if count == 1 else 'entries'}"
-                lines.append(f"{name!r} holds {held} that no worker sees; meant was {meant}")
-    return lines, whole
+                if sure == UNSERVED:
+                    unserved.append(f"{name!r} holds {held}, and no worker has ever served {meant}")
+                else:
+                    mistyped.append(f"{name!r} holds {held} that no worker sees; meant was {meant}")
+    return mistyped, unserved, whole
 
 
 def judge(name: str, served: Sequence[str]) -> tuple[int, str]:
@@ -66,11 +75,15 @@ def judge(name: str, served: Sequence[str]) -> tuple[int, str]:
         served: what the keys of queues that have workers begin with, first those of the examined queue.
 
     Returns:
-        A number, `SURE` or more if the name alone says so; and the name that was probably meant.
+        A number, `SURE` or more if the name alone says so; and the name that was probably meant. `UNSERVED` for a lane
+        of a queue that no worker has served, and whose name is unlike those of queues that have workers; and the queue.
     """
     if ours := _OURS.fullmatch(name):
-        wrong = ours["lane"] and ours["base"] not in served
-        return (SURE if wrong else 0), f"{served[0]}lane:{ours['lane']}, as no worker has ever served {ours['base']}"
+        base, lane = ours["base"], ours["lane"]
+        if not lane or base in served:
+            return 0, ""
+        meant = _nearest(base, served)
+        return (SURE, f"{meant}lane:{lane}, as no worker has ever served {base}") if meant else (UNSERVED, base)
     if (parts := _LANE_WORD.fullmatch(name) or _LAST_WORD.fullmatch(name)) is None:
         return 0, ""
     head, word, tail = parts.groups()
@@ -85,6 +98,20 @@ def judge(name: str, served: Sequence[str]) -> tuple[int, str]:
 
 def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _nearest(base: str, served: Sequence[str]) -> str | None:
+    """The queue that was meant: one letter more or less, two exchanged, another case, or the prefix left out.
+
+    A letter or digit in another's place is no mistake, as queues may be named a and b.
+    """
+    name = _plain(base)
+    for each in served:
+        other = _plain(each[each.index("{") :] if base.startswith("{") else each)
+        apart = Counter(name) - Counter(other) + (Counter(other) - Counter(name))
+        if apart.total() <= (len(name) > 3) and re.sub("[a-z]", "", name) == re.sub("[a-z]", "", other):
+            return each
+    return None
 
 
 def _lane(text: str) -> str:

@@ -126,7 +126,8 @@ class Inspection:
 
     async def run(self) -> Report:
         """Run all checks, in the order of their dependencies."""
-        for line in (await find_mistyped(self._broker.connection, self._broker.keys.base))[0]:
+        mistyped, *_ = await find_mistyped(self._broker.connection, self._broker.keys.base)
+        for line in mistyped:
             self._found["mistyped", line] = DamageGroup("mistyped", "", detail=line)
         await self._look_at_shared_keys()
         if not self._mend and self._has({"wrong_type"}):

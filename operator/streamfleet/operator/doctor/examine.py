@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, NotPermitted
+from streamfleet.common.protocol import LANES
 from streamfleet.common.server_checks import read_info
 from streamfleet.operator.access_rules import Role
 from streamfleet.operator.broker import OperatorBroker
@@ -102,7 +103,8 @@ async def _look_at_queue(broker: OperatorBroker, found: list[Check], environment
             configuration = queue.configuration_check(fields, broker.limits, snapshot, environment)
         except NotPermitted as error:
             configuration = queue.not_looked_at("configuration", str(error))
-        return [queue.workers_check(snapshot), configuration, queue.lateness_check(snapshot)]
+        served = any([await broker.has_group(lane) for lane in LANES])
+        return [queue.workers_check(snapshot, served=served), configuration, queue.lateness_check(snapshot)]
 
     async def alone(look: Callable[[OperatorBroker], Awaitable[Check]]) -> list[Check]:
         return [await look(broker)]

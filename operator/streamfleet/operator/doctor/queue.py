@@ -52,9 +52,13 @@ async def sampled_keys_checks(broker: OperatorBroker) -> list[Check]:
 
 
 async def mistyped_check(broker: OperatorBroker) -> Check:
-    """Look for streams that a mistyped XADD made."""
-    found, whole = await find_mistyped(broker.connection, broker.keys.base, MISTYPED_ROUNDS)
+    """Look for streams that a mistyped XADD made, and for other queues that still wait for their first worker."""
+    found, unserved, whole = await find_mistyped(broker.connection, broker.keys.base, MISTYPED_ROUNDS)
     looked = "all streams" if whole else f"the streams among {MISTYPED_ROUNDS * AT_ONCE} keys of each server"
+    if unserved and not found:
+        seen = "; ".join(unserved[:MOST_NAMED]) + _more(unserved, MOST_NAMED)
+        change = "`streamfleet worker --queue NAME`; XADD to another queue's lane, if that was meant, and DEL these"
+        return warn("mistyped", seen, change)
     if not found:
         return ok("mistyped", f"{looked} looked at: none has nearly the name of a lane")
     seen = "; ".join(found[:MOST_NAMED]) + _more(found, MOST_NAMED)
@@ -87,16 +91,17 @@ async def functions_check(broker: OperatorBroker) -> Check:
     return ok(name, "those of all workers are loaded" if used else "none yet: the first worker loads them, if it may")
 
 
-def workers_check(snapshot: Snapshot) -> Check:
-    """Check that workers take requests."""
+def workers_check(snapshot: Snapshot, *, served: bool = True) -> Check:
+    """Check that workers take requests. `served`: False if none has ever served the queue."""
     alive = [worker for worker in snapshot.workers if worker.alive]
     ready = [worker for worker in alive if worker.takes_requests]
     silent = [worker for worker in snapshot.workers if not worker.alive and worker.running]
     waits = snapshot.outstanding
     seen = f"{len(alive)} alive, {len(ready)} ready"
-    bad = fail if waits else warn
+    bad = fail if waits and served else warn
     if not alive:
-        return bad("workers", f"{seen}; {waits} requests wait", "start one with `streamfleet worker`")
+        since = "" if served else ", and none has ever served this queue"
+        return bad("workers", f"{seen}; {waits} requests wait{since}", "start one with `streamfleet worker`")
     why = Counter(worker.why_not for worker in alive if not worker.takes_requests).most_common(NAMED)
     reasons = "; ".join(reason for reason, _ in why)
     if not ready:
