@@ -183,6 +183,23 @@ async def test_what_the_caller_says_goes_with_the_request(stage: Stage, rows: re
     assert (await rows.hgetall(f"{{default}}:result:{low.headers['x-streamfleet-id']}"))["lane"] == "low"
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("POST", "/v1/batches")]
+)
+async def test_a_mistyped_header_of_our_own_is_refused(stage: Stage, method: str, path: str) -> None:
+    names = {"X-Streamfleet-Lanes": "Lane", "x-streamfleet-deadline": "Deadline-Ms", "X-StreamFleet-Tll": "Ttl"}
+    async with stage.client() as http:
+        for name, meant in names.items():
+            answer = await http.request(method, path, json=chat(model=MODEL), headers={name: "high"})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_value", name.title())
+            assert f"did you mean X-Streamfleet-{meant}?" in error["message"]
+        other = await http.get(
+            "/v1/models", headers={"X-Streamfleets": "1", "X-Priority": "1", "X-Streamfleet-Ttl": "1s"}
+        )
+    assert other.status_code == 200, "headers of others pass"
+
+
 async def test_the_same_idempotency_key_is_the_same_request(stage: Stage, sdk: openai.AsyncOpenAI) -> None:
     create, headers = sdk.chat.completions.with_raw_response.create, {"Idempotency-Key": "order-42"}
     one = await create(model=MODEL, messages=MESSAGES, extra_headers=headers)

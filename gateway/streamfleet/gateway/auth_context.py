@@ -6,6 +6,7 @@ Handlers read the body and the headers through the `AuthContext` that it returns
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.authentication import Caller
@@ -20,6 +22,7 @@ from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import SMALL_ANSWER_BYTES, read_body
 from streamfleet.gateway.call import Call, call_of
 from streamfleet.gateway.disconnect import DisconnectWatcher
+from streamfleet.gateway.document import OWN_HEADERS
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
@@ -109,6 +112,7 @@ async def authenticate(request: Request, requests: int = 0) -> AuthContext:
 
     Raises:
         ApiError: the key is missing or wrong, or a limit is reached.
+        InvalidRequest: it has a mistyped header.
     """
     gateway, call = gateway_of(request), call_of(request)
     caller = await gateway.authenticator.admit(request, requests)
@@ -118,4 +122,14 @@ async def authenticate(request: Request, requests: int = 0) -> AuthContext:
     call.facts |= {"key": caller.owner, "tenant": caller.tenant} if gateway.keys_on else {}
     context = AuthContext(request, gateway, call, caller)
     context.show_limits()
+    _check_own_headers(request)
     return context
+
+
+def _check_own_headers(request: Request) -> None:
+    """Refuse a mistyped header of our own prefix, which would else be passed over in silence."""
+    for name in request.headers:
+        if name.startswith("x-streamfleet-") and name not in OWN_HEADERS:
+            near = difflib.get_close_matches(name, OWN_HEADERS, 1)
+            advice = f"did you mean {near[0].title()}?" if near else "docs/gateway.md has all of them"
+            raise InvalidRequest(f"the gateway knows no such header; {advice}", name[:80].title())

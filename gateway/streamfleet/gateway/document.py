@@ -324,6 +324,9 @@ WAITING = (
     ),
 )
 
+OWN_HEADERS = frozenset(each["name"].lower() for each in (*WAITING, RESTARTS, EXPECTED))
+"""All headers that a caller may give under the project's own prefix."""
+
 
 def paging(most: int, usual: int) -> tuple[Schema, Schema]:
     """Parameters of a list: the id to begin after, and the number of items."""
