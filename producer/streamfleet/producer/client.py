@@ -394,7 +394,8 @@ class Client:
             before_it_comes: time for which a request that the queue has not seen yet is cancelled when it comes.
 
         Raises:
-            UnknownRequest: the queue has never seen it; nothing was changed. Not with `before_it_comes`.
+            UnknownRequest: the queue has never seen it; nothing was changed. Not with `before_it_comes`. A producer may
+                not read what became of its ask, so it learns this only when no result has come for 5 s.
             ResultTimeout: no worker has done it within 5 s. The cancel request stays queued for the next worker.
         """
         before_ms = None if before_it_comes is None else max(1, round(before_it_comes / timedelta(milliseconds=1)))
