@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from bench.autoscaling.policies import STEP_S, Scaler, View
 from bench.scheduling.traces import Arrival
 from streamfleet.common.protocol import LANES
-from streamfleet.operator.exporter.pressure import pressure_s
+from streamfleet.operator.exporter.view import pressure_s
 from streamfleet.operator.snapshot import LaneView, places
 
 SLOTS = 4

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from bench.core.reports import ROOT
-from streamfleet.worker.engine.processes import descendants, end_all
+from streamfleet.worker.engine.engine_thread import descendants, end_all
 
 START_S = 300.0
 STOP_S = 30.0

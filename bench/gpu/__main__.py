@@ -139,7 +139,7 @@ def opened(folder: Path, settings: dict[str, Any]) -> Report:
 def limited(seconds: float) -> Iterator[None]:
     """Raise `OutOfTime` inside when the time is over, even in a hang; raises children's limit of open files."""
     from bench.gpu.schedule import OutOfTime
-    from streamfleet.worker.engine.processes import descendants, end_all
+    from streamfleet.worker.engine.engine_thread import descendants, end_all
 
     others = descendants(os.getpid())
 

@@ -32,7 +32,7 @@ from bench.gateway.stage import Stage, staged
 from bench.gpu import nvidia
 from bench.gpu.schedule import Found, Piece
 from streamfleet.cli.demo.model import MODEL_NAME
-from streamfleet.worker.engine.processes import alive, descendants
+from streamfleet.worker.engine.engine_thread import alive, descendants
 
 WORKER, SERVE, BARE = "the in-process worker", "vllm serve", "bare AsyncLLM"
 ROUND = "the worker through vLLM's application"

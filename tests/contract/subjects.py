@@ -17,8 +17,8 @@ from prometheus_client import REGISTRY
 
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.worker.engine.base import Engine, EngineRequest
+from streamfleet.worker.engine.engine_thread import Process, command_line, descendants
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
-from streamfleet.worker.engine.processes import Process, command_line, descendants
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 from streamfleet.worker.engine.vllm import VllmEngine

@@ -21,7 +21,7 @@ import pytest
 import redis.asyncio
 
 from streamfleet.common.protocol import EMBEDDINGS
-from streamfleet.worker.engine.processes import alive, descendants
+from streamfleet.worker.engine.engine_thread import alive, descendants
 from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
 from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages
 from tests.waiting import eventually

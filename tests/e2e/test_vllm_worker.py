@@ -19,7 +19,7 @@ import redis
 import redis.asyncio
 
 from streamfleet.producer import Chunk, Client
-from streamfleet.worker.engine.processes import alive, descendants
+from streamfleet.worker.engine.engine_thread import alive, descendants
 from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
 from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages, names
 from tests.hostile.__main__ import SETTINGS

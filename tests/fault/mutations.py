@@ -26,9 +26,8 @@ from streamfleet.worker.containment import PoisonIsolation
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.watchdog import Watchdog
 from streamfleet.worker.execute import Executor
-from streamfleet.worker.housekeeping import Housekeeper
+from streamfleet.worker.housekeeping import Housekeeper, ReclaimGuard
 from streamfleet.worker.lease import LeaseKeeper
-from streamfleet.worker.reclaim_guard import ReclaimGuard
 from streamfleet.worker.turns import Turns
 from streamfleet.worker.worker import Worker
 

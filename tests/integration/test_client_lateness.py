@@ -14,7 +14,7 @@ import pytest
 from streamfleet.common.errors import InvalidRequest, LikelyLate
 from streamfleet.common.protocol import Lane
 from streamfleet.producer import Client
-from streamfleet.producer.lateness import MOST_AT_ONCE
+from streamfleet.producer.sender import MOST_AT_ONCE
 from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.waiting import eventually

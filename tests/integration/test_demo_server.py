@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from streamfleet.cli.demo import server_binaries
+from streamfleet.cli.demo import server
 from streamfleet.cli.demo.server import NoServer, RedisServer, demo_redis, find_servers, url_answers
 from tests.waiting import eventually_blocking
 
@@ -91,7 +91,7 @@ def test_what_is_no_server_is_refused() -> None:
 
 
 def test_without_any_server_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_binaries, "_found", lambda: iter(()))
+    monkeypatch.setattr(server, "_found", lambda: iter(()))
     assert find_servers() == {}
     with pytest.raises(NoServer, match=r"set REDIS_URL .* `pip install"):
         RedisServer()

@@ -22,8 +22,8 @@ from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, Status
+from streamfleet.operator.exporter.endpoint import READ_TIMEOUT_S
 from streamfleet.operator.exporter.families import FAMILIES
-from streamfleet.operator.exporter.reader import READ_TIMEOUT_S
 from streamfleet.operator.exporter.view import STATES
 from streamfleet.operator.tenants import MOST_SHOWN
 from tests.broker import Broker

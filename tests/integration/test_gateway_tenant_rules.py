@@ -14,8 +14,8 @@ from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.keys import Keys
 from streamfleet.common.replies import tenant_rule
 from streamfleet.gateway.api_keys import KeyRecord
+from streamfleet.gateway.gateway import AGAIN_S, TenantRules
 from streamfleet.gateway.queues import Queues
-from streamfleet.gateway.tenant_rules import AGAIN_S, TenantRules
 from tests.clocks import HandClock
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import gateway_on

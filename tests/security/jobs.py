@@ -32,7 +32,7 @@ from streamfleet.operator.dead_letters import find_letter, letters, requeue
 from streamfleet.operator.repair import Inspection
 from streamfleet.operator.snapshot import take_snapshot
 from streamfleet.producer.client import Client
-from streamfleet.worker.cancel_requests import CancelRequestProcessor
+from streamfleet.worker.housekeeping import CancelRequestProcessor
 from tests.broker import Broker
 from tests.security.batch_job import run_batches
 from tests.security.guarded import NOW, QUEUE, Guarded, allowed

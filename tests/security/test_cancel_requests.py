@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from streamfleet.common.errors import BrokerUnavailable, UnknownRequest
 from streamfleet.common.keys import Keys
 from streamfleet.operator.access_rules import Grant, Patterns, Role, grants
-from streamfleet.worker.cancel_requests import AT_ONCE, CancelRequestProcessor
+from streamfleet.worker.housekeeping import AT_ONCE, CancelRequestProcessor
 from tests.broker import Broker
 from tests.security.guarded import QUEUE, Guarded, rendered
 

@@ -17,7 +17,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, check_name, is_request_id
-from streamfleet.worker.cancel_requests import CancelRequestProcessor
+from streamfleet.worker.housekeeping import CancelRequestProcessor
 from tests.security.guarded import Guarded
 from tests.waiting import eventually
 

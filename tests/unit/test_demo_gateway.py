@@ -16,8 +16,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from streamfleet.cli.demo import gateway_calls
-from streamfleet.cli.demo.gateway_batch import QUESTIONS, batch_lines, output_problems
 from streamfleet.cli.demo.gateway_process import port_in
+from streamfleet.cli.demo.gateway_run import QUESTIONS, batch_lines, output_problems
 from streamfleet.cli.demo.hook import verified
 from streamfleet.cli.demo.own_process import environment
 from streamfleet.cli.demo.shell import Shell

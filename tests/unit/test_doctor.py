@@ -9,8 +9,8 @@ import pytest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.access_rules import Patterns, Role, grants
-from streamfleet.operator.doctor.access import ARGUMENTS, CLUSTERED, access_check, attempts
 from streamfleet.operator.doctor.check import Check, Level
+from streamfleet.operator.doctor.examine import ARGUMENTS, CLUSTERED, access_check, attempts
 from streamfleet.operator.doctor.queue import lateness_check, workers_check
 from streamfleet.operator.doctor.server import clock_check, ping_check, server_checks
 from streamfleet.operator.fleet import WorkerView

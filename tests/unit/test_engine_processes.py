@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.worker.engine.engine_thread import EngineThread
+from streamfleet.worker.engine.engine_thread import EngineThread, Process, alive, command_line, descendants, end_all
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE, install
-from streamfleet.worker.engine.processes import Process, alive, command_line, descendants, end_all
 from tests.waiting import eventually_blocking
 
 pytestmark = [

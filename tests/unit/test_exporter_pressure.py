@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
-from streamfleet.operator.exporter.pressure import pressure_s
+from streamfleet.operator.exporter.view import pressure_s
 from streamfleet.operator.snapshot import PLACES, LaneView, lane_views, places
 
 NOW = 1_790_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfleet.gateway.batches.fair_share import STALLED_S, UNSERVED_S, choose_next, choose_victim, is_stalled
+from streamfleet.gateway.batches.scheduler import STALLED_S, UNSERVED_S, choose_next, choose_victim, is_stalled
 from streamfleet.gateway.broker.batches import Contender
 
 SLOTS = 8

@@ -22,7 +22,7 @@ from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.ui import parameters
 from streamfleet.gateway.ui.overview import KEPT_MS, RateMeter, overview, pressure
-from streamfleet.gateway.ui.page import INDEX, POLICY, check_json, is_known, page_file
+from streamfleet.gateway.ui.routes import INDEX, POLICY, check_json, is_known, page_file
 from streamfleet.gateway.ui.session import MOST_SEARCHES, REUSE_S, CachedReading, UiSession, ui_settings
 from streamfleet.gateway.ui.texts import MOST_CHARS, error_of, line, passage, reason_of, usage_of
 from streamfleet.operator.fleet import worker_views

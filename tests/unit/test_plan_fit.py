@@ -10,8 +10,16 @@ import pytest
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result, decode_result
 from streamfleet.operator.plan.arrivals import Arrival
-from streamfleet.operator.plan.fit import BadFit, Wave, fit, least_squares
-from streamfleet.operator.plan.measure import CannotMeasure, WaveShape, shapes, wave_of
+from streamfleet.operator.plan.measure import (
+    BadFit,
+    CannotMeasure,
+    Wave,
+    WaveShape,
+    fit,
+    least_squares,
+    shapes,
+    wave_of,
+)
 from streamfleet.operator.plan.profile import EngineProfile
 from streamfleet.operator.plan.simulate import Fleet, Simulation
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU

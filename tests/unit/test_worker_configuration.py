@@ -18,9 +18,9 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import NAMES, assignments, decode, encode, lacks, said
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.worker.configuration import HEARD_LEASES, Configuration, LeaseLength
+from streamfleet.worker.housekeeping import ReclaimGuard
 from streamfleet.worker.in_flight import InFlight
 from streamfleet.worker.lease import RENEWALS_PER_LEASE, LeaseKeeper, Pulse
-from streamfleet.worker.reclaim_guard import ReclaimGuard
 from tests.clocks import HandClock
 from tests.unit.test_worker_housekeeping import LEASE_S, housekeeping, rounds
 from tests.waiting import eventually

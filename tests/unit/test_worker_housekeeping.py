@@ -14,8 +14,7 @@ from streamfleet.common.broker.housekeeping import ExpiryScan, Turn
 from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.settings import WorkerSettings, load
-from streamfleet.worker.housekeeping import Housekeeper, asking_pause_s
-from streamfleet.worker.reclaim_guard import ReclaimGuard
+from streamfleet.worker.housekeeping import Housekeeper, ReclaimGuard, asking_pause_s
 from tests.broker import Broker
 
 LEASE_S = 10.0

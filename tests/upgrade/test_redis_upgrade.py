@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.cli.demo.server_binaries import inspect
+from streamfleet.cli.demo.server import RedisServer, find_servers, inspect
 from tests.integration.worker_process import WorkerProcess, chat, fleet_on
 from tests.servers import OLD_RELEASE, newest
 from tests.waiting import eventually

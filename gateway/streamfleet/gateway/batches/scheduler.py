@@ -3,13 +3,17 @@
 A batch that only waits for results gives up its slot if others wait for one: it is released for a while, its requests
 stay in their queue, and its results are there when it is taken again. A batch whose tenant or queue has more than its
 share of the slots does the same.
+
+Slots are shared evenly between tenants, then between queues. A batch with unchecked lines counts for the queue that has
+most slots, because its models are unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +23,6 @@ from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
-from streamfleet.gateway.batches.fair_share import choose_next, choose_victim, is_stalled
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.lifecycle import Announce, run_batch
 from streamfleet.gateway.broker.base import new_owner
@@ -32,6 +35,7 @@ PARKED_MS = 20_000
 RETRY_MS, LONGEST_RETRY_MS, STUMBLED_MS = 1_000, 30_000, 5_000
 RELEASE_TIMEOUT_S = 2.0
 _CANCELLABLE = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS})
+UNSERVED_S, STALLED_S = 2.0, 30.0
 
 
 @dataclass(slots=True)
@@ -255,3 +259,42 @@ async def _run_until_first_ends(work: Coroutine[Any, Any, None], company: Corout
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     (tasks[0] if tasks[0] in done else tasks[1]).result()
+
+
+def slots_used(one: Contender, running: Sequence[Contender]) -> tuple[int, int]:
+    """Returns the number of slots of the batch's tenant, and of its queues."""
+    queues = Counter(each.queues for each in running)
+    most = queues[one.queues] if one.queues else max(queues.values(), default=0)
+    return sum(each.tenant == one.tenant for each in running), most
+
+
+def choose_next(waiting: Sequence[Contender], running: Sequence[Contender]) -> Contender | None:
+    """Returns the batch for the next slot: of the tenant with fewest, then the queues with fewest, then the first."""
+    return min(waiting, key=lambda each: slots_used(each, running), default=None)
+
+
+def choose_victim(running: Sequence[Contender], waiting: Contender) -> Contender | None:
+    """Returns the batch that gives up its slot for a waiting one; None if that would not make the shares more even.
+
+    Args:
+        running: batches that have a slot, oldest first. The newest one loses least.
+        waiting: the next batch in turn.
+    """
+    tenants, queues = slots_used(waiting, running)
+
+    def unfair(each: Contender) -> bool:
+        theirs = slots_used(each, running)
+        level = each.tenant == waiting.tenant or tenants + 1 == theirs[0]
+        return tenants + 1 < theirs[0] or (level and queues + 1 < theirs[1])
+
+    return max(filter(unfair, reversed(running)), key=lambda each: slots_used(each, running), default=None)
+
+
+def is_stalled(for_s: float, *, served: bool) -> bool:
+    """True if a batch that waits for results should give up its slot.
+
+    Args:
+        for_s: seconds since its last progress.
+        served: True if its queues have a worker.
+    """
+    return for_s >= (STALLED_S if served else UNSERVED_S)

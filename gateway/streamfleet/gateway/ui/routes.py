@@ -2,12 +2,19 @@
 
 Each handler returns JSON from `session`, `search`, `request_trace` or `dead_letters`. Queue data needs an operator's
 key; where keys are off, only pages of other sites are refused.
+
+The files hold nothing secret, so no key is needed for them. The headers keep other sites out of the page; the checks
+keep their forms from acting through a visitor's browser.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import wraps
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from importlib import resources
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -18,20 +25,10 @@ from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.body import read_body
 from streamfleet.gateway.call import call_of
-from streamfleet.gateway.errors import NOT_AGAIN, ApiError
+from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, SERVER, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.ui import dead_letters, parameters
-from streamfleet.gateway.ui.page import (
-    HEADERS,
-    INDEX,
-    NO_STORE,
-    check_json,
-    is_known,
-    not_permitted,
-    operator_required,
-    page_file,
-)
 from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
 from streamfleet.gateway.ui.search import search
 from streamfleet.gateway.ui.texts import line
@@ -41,6 +38,31 @@ MOST_BODY_BYTES = 65_536
 Handler = Callable[..., Awaitable[dict[str, Any]]]
 # Only the page uses this JSON: its form may change at any time.
 router = APIRouter(tags=["ui"], include_in_schema=False)
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+}
+INDEX = "index.html"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+NO_STORE: Mapping[str, str] = {"cache-control": "no-store"}
+"""Headers of answers with data, which no cache may store."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
 
 def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
@@ -274,3 +296,59 @@ def _queue(gateway: Gateway, name: str | None) -> str:
         text = f"this gateway serves no queue {line(name, 80)!r}, only {', '.join(queues)}"
         raise ApiError(404, text, "queue_not_found", param="queue", headers=NOT_AGAIN)
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file, its media type, and its version for ``ETag``."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def page_file(name: str) -> PageFile | None:
+    """Returns a file by its name; None if no such file is served."""
+    suffix = "." + name.rpartition(".")[2]
+    return _read(name, TYPES[suffix]) if _NAME.fullmatch(name) and suffix in TYPES else None
+
+
+def is_known(etag: str, asked: str | None) -> bool:
+    """True if ``If-None-Match`` names this version."""
+    return asked is not None and etag in [part.strip().removeprefix("W/") for part in asked.split(",")]
+
+
+@lru_cache(maxsize=64)
+def _read(name: str, media_type: str) -> PageFile | None:
+    try:
+        content = resources.files(__package__).joinpath("static", name).read_bytes()
+    except OSError:
+        return None
+    return PageFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def check_json(headers: Mapping[str, str]) -> None:
+    """Require JSON for requests that change something: a form on another site cannot send that type.
+
+    Raises:
+        ApiError: the body is not declared as JSON.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        text = "send the body as JSON, with 'Content-Type: application/json'"
+        raise ApiError(415, text, "json_required", param="Content-Type", headers=NOT_AGAIN)
+
+
+def operator_required() -> ApiError:
+    """Returns the refusal of a key that is no operator's."""
+    text = "this is no operator's API key; make one with `streamfleet gateway keys create NAME --operator`"
+    return ApiError(403, text, "operator_key_required", REFUSED, headers=NOT_AGAIN, reason="key")
+
+
+def not_permitted() -> ApiError:
+    """Returns the error for a Redis user that lacks an operator's rights."""
+    text = (
+        "the Redis user of this gateway may not do this: set STREAMFLEET_GATEWAY_UI_REDIS_URL to the same Redis "
+        "with a user of the role operator (`streamfleet acl --role operator` has its rules)"
+    )
+    return ApiError(503, text, "ui_not_permitted", SERVER, headers=NOT_AGAIN)

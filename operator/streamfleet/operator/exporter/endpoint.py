@@ -1,10 +1,16 @@
-"""The exporter's process: loads settings, and serves metrics and health until a signal stops it."""
+"""The exporter's process: loads settings, and serves metrics and health until a signal stops it.
+
+`CachedReader` reads the queue for scrapes and probes from any thread; one reading serves all that ask within a period.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import signal
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import structlog
 from prometheus_client import PlatformCollector, ProcessCollector
@@ -12,14 +18,17 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from streamfleet.common import logs, metrics
-from streamfleet.common.clock import SystemClock
-from streamfleet.common.health import HealthServer
+from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.health import Health, HealthServer
 from streamfleet.common.settings import ExporterSettings, LogSettings, QueueSettings, unknown_variables
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.exporter.families import families
-from streamfleet.operator.exporter.reader import CachedReader
+from streamfleet.operator.exporter.view import View, read_view
 
 log = structlog.get_logger(__name__)
+READ_TIMEOUT_S = 5.0  # Prometheus gives up a scrape after 10
+ANSWER_TIMEOUT_S = 2.0
 
 
 class QueueCollector(Collector):
@@ -82,3 +91,75 @@ def _registry(collector: Collector) -> CollectorRegistry:
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     return registry
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading: the view, or None and the reason; and its duration in seconds."""
+
+    found: View | None
+    reason: str
+    took_s: float
+
+
+class CachedReader:
+    """Reads the queue, and reuses a recent reading. Created on the broker's event loop; called from other threads.
+
+    Args:
+        broker: the queue; a broker without patience.
+        clock: clock for the age of the last reading.
+        reuse_s: time for which one reading is reused, seconds.
+    """
+
+    def __init__(self, broker: OperatorBroker, clock: Clock, reuse_s: float) -> None:
+        self._broker, self._clock, self._reuse_s = broker, clock, reuse_s
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._last: Reading | None = None
+        self._last_at = 0.0
+
+    def current(self) -> Reading:
+        """A recent reading, or a new one; concurrent callers wait for it. A failed reading is reused as well."""
+        with self._lock:
+            if self._last is None or self._clock.monotonic() - self._last_at >= self._reuse_s:
+                was_well = self._last is None or self._last.found is not None
+                self._last = self._read_now()
+                self._last_at = self._clock.monotonic()
+                if was_well and self._last.found is None:
+                    log.warning("read_failed", reason=self._last.reason)
+            return self._last
+
+    def alive(self) -> Health:
+        """Live while the event loop answers. Redis is not asked, because a restart would not cure its failure."""
+        answers = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
+        try:
+            answers.result(ANSWER_TIMEOUT_S)
+        except concurrent.futures.TimeoutError:
+            return Health(live=False, ready=False, reason="the event loop does not answer")
+        return Health(live=True, ready=False, reason="")
+
+    def health(self) -> Health:
+        """As `alive`, and ready while Redis answers."""
+        alive = self.alive()
+        if not alive.live:
+            return alive
+        reading = self.current()
+        return Health(live=True, ready=reading.found is not None, reason=reading.reason)
+
+    def _read_now(self) -> Reading:
+        began = self._clock.monotonic()
+        reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        found, reason = reading.result()
+        return Reading(found, reason, self._clock.monotonic() - began)
+
+    async def _read(self) -> tuple[View | None, str]:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await read_view(self._broker), "ready"
+        except TimeoutError:
+            return None, f"Redis at {self._broker.connection.address} did not answer within {READ_TIMEOUT_S:g} s"
+        except StreamfleetError as error:
+            return None, str(error)
+        except Exception as error:
+            log.exception("read_broke")
+            return None, f"the queue could not be read: {type(error).__name__}; the log says more"
