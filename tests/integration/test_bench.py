@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.cli.requests.bench_figures import Answer
-from streamfleet.cli.requests.bench_load import run_step
+from streamfleet.cli.requests.bench_load import Answer, run_step
 from tests.integration.cli_processes import WITHIN_S, Ended, command, environment, streamfleet
 from tests.integration.sse_server import Behaviour, sse_server
 from tests.integration.worker_process import Fleet, WorkerProcess
@@ -163,20 +162,18 @@ def test_the_same_seed_makes_the_same_prompts_of_the_given_length() -> None:
     assert {len(prompt.split()) for prompt in prompts} == {12}
 
 
-def test_prompts_come_from_a_file_of_lines_bodies_and_batch_lines(tmp_path: Path) -> None:
-    lines = ["Say hi", "", '{"prompt": "Go on", "max_tokens": 2, "stream": false}']
-    lines += ['{"custom_id": "a", "body": {"messages": [], "max_completion_tokens": 3, "model": "own"}}']
+def test_prompts_come_from_a_file_of_lines(tmp_path: Path) -> None:
     file = tmp_path / "prompts"
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text('Say hi\n\n{"prompt": "Go on"}\n', encoding="utf-8")
     acts = Behaviour()
     with sse_server(acts) as url:
-        given = ("-c", "1", "--requests", "3", "--prompts", str(file), "--output-tokens", "9")
+        given = ("-c", "1", "--requests", "2", "--prompts", str(file), "--output-tokens", "9")
         assert asked(url, *given).returncode == 0
-    own = [{name: value for name, value in body.items() if not name.startswith("stream")} for body in acts.bodies]
-    hi = {"messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 9, "model": "first"}
-    on = {"prompt": "Go on", "max_tokens": 2, "model": "first"}
-    assert own == [hi, on, {"messages": [], "max_completion_tokens": 3, "model": "own"}, hi]
-    assert all(body["stream"] for body in acts.bodies)
+    said = [body["messages"] for body in acts.bodies]
+    hi, on = ([{"role": "user", "content": line}] for line in ("Say hi", '{"prompt": "Go on"}'))
+    assert said == [hi, on, hi]
+    assert {body["max_tokens"] for body in acts.bodies} == {9}
+    assert not any("ignore_eos" in body for body in acts.bodies)
 
 
 BAD = {
@@ -303,13 +300,10 @@ def test_the_busiest_gpu_is_shown_where_nvml_is_there(tmp_path: Path) -> None:
         ("--plot bench.png", "must end with .svg"),
         ("--prompts /dev/null", "has no line with a prompt"),
         ("--prompts /bin/sh", "--prompts: /bin/sh is not UTF-8"),
-        ("--prompts {bad}", "--prompts: line 2 is no JSON body with messages or prompt"),
     ],
 )
-def test_wrong_usage_names_the_option(arguments: str, said: str, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('Say hi\n{"text": "x"}\n', encoding="utf-8")
-    ended = streamfleet(NOBODY, "bench", *arguments.format(bad=bad).split())
+def test_wrong_usage_names_the_option(arguments: str, said: str) -> None:
+    ended = streamfleet(NOBODY, "bench", *arguments.split())
     assert ended.returncode == 2
     assert said in " ".join(ended.stderr.replace("│", " ").split())
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from streamfleet.cli.requests.bench_figures import Answer, client_limit, draw, render, step_of
+from streamfleet.cli.requests.bench_load import Answer, client_limit, draw, render, step_of
 
 
 def answers(totals_ms: Sequence[float], tokens: int | None = 10) -> list[Answer]:

@@ -10,17 +10,16 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
-from streamfleet.common.protocol import Lane, inferred
+from streamfleet.common.protocol import Lane
 from streamfleet.operator.commands.common import AsJson, QueueName, RedisUrl, out, queue_settings, run, say
 
 if TYPE_CHECKING:
-    from streamfleet.cli.requests.bench_figures import Step
-    from streamfleet.cli.requests.bench_load import Ask, Body
+    from streamfleet.cli.requests.bench_load import Ask, Body, Step
 
 MOST_AT_ONCE, EACH = 10_000, 8
 
@@ -35,8 +34,7 @@ def bench(  # noqa: PLR0913, PLR0917 - each parameter is an option
         float, typer.Option(min=0.1, max=86_400, help="Seconds after which an answer is missing.")
     ] = 120.0,
     prompts: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Lines of text, OpenAI bodies, or lines of a batch."),
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Lines of text, a prompt each.")
     ] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Without --prompts: their length, about.")] = 128,
     output_tokens: Annotated[int, typer.Option(min=1, help="max_tokens; without --prompts, the exact length.")] = 64,
@@ -69,7 +67,10 @@ def bench(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from streamfleet.cli.requests.bench_load import queue_asker, server_asker
 
     steps = _steps(concurrency, requests)
-    _check_plot(plot)
+    if plot is not None and (plot.suffix != ".svg" or not plot.parent.is_dir()):
+        raise typer.BadParameter(f"--plot: {plot} must end with .svg, and its folder must be there")
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError("--plot needs matplotlib, which is not installed: pip install matplotlib")
     bodies = _from_file(prompts, output_tokens) if prompts else _made_up(prompt_tokens, output_tokens, seed)
     if model is not None:
         bodies = ({**body, "model": model} for body in bodies)
@@ -106,7 +107,7 @@ async def _bench(
 
 
 def _show(found: list[Step], as_json: bool, plot: Path | None) -> None:
-    from streamfleet.cli.requests.bench_figures import draw, render
+    from streamfleet.cli.requests.bench_load import draw, render
     from streamfleet.operator.commands.fitted_table import screen
 
     out(json.dumps(found, indent=2)) if as_json else screen().print(render(found))
@@ -122,13 +123,6 @@ def _steps(text: str, requests: int | None) -> list[int]:
     if requests is not None and requests < max(steps):
         raise typer.BadParameter(f"--requests: {requests} requests are never {max(steps)} at once: ask for more")
     return steps
-
-
-def _check_plot(plot: Path | None) -> None:
-    if plot is not None and (plot.suffix != ".svg" or not plot.parent.is_dir()):
-        raise typer.BadParameter(f"--plot: {plot} must end with .svg, and its folder must be there")
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
 def _key(variable: str | None) -> str | None:
@@ -150,25 +144,11 @@ def _made_up(prompt_tokens: int, output_tokens: int, seed: int) -> Iterator[Body
 def _from_file(path: Path, output_tokens: int) -> Iterator[Body]:
     """Bodies of a file's lines, again and again."""
     try:
-        lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except UnicodeDecodeError:
         raise InvalidRequest(f"{path} is not UTF-8", "--prompts") from None
-    found = [_body(line, number) for number, line in lines if line.strip()]
-    if not found:
+    if not lines:
         raise InvalidRequest(f"{path} has no line with a prompt", "--prompts")
     return itertools.cycle(
-        body if "max_completion_tokens" in body else {"max_tokens": output_tokens} | body for body in found
+        {"messages": [{"role": "user", "content": line}], "max_tokens": output_tokens} for line in lines
     )
-
-
-def _body(line: str, number: int) -> dict[str, Any]:
-    if not line.startswith("{"):
-        return {"messages": [{"role": "user", "content": line}]}
-    try:
-        body = json.loads(line)
-    except (ValueError, RecursionError):
-        body = {}
-    body = body.get("body", body)  # a line of a batch
-    if not isinstance(body, dict) or inferred(body) is None:
-        raise InvalidRequest(f"line {number} is no JSON body with messages or prompt", "--prompts")
-    return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
