@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.broker.types import Submission
 from streamfleet.common.protocol import Lane
-from streamfleet.producer.submission_batches import chunked, size
+from streamfleet.producer.sender import chunked, size
 
 
 def submission(body_bytes: int) -> Submission:

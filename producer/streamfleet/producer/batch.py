@@ -30,7 +30,7 @@ from streamfleet.producer.batch_lines import (
 )
 from streamfleet.producer.cache_order import in_cache_order
 from streamfleet.producer.client import Client
-from streamfleet.producer.submission_batches import size
+from streamfleet.producer.sender import size
 from streamfleet.producer.window import TICK_S, Window
 
 log = structlog.get_logger(__name__)

@@ -1,5 +1,7 @@
 """Enqueues requests: checks them, splits them into script calls, and sends one call after the other.
 
+Script calls are small enough not to stall the server.
+
 Requests that ask for it are judged before: one that will likely be late is refused, or goes into the least urgent lane,
 as it asks. The time is what the pace of the queue lets expect; where nobody can tell, it is enqueued as it is.
 """
@@ -13,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCode, Expected, Submission
@@ -24,7 +26,6 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import DOWNGRADE, Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner
 from streamfleet.producer.mailbox import Mailbox
-from streamfleet.producer.submission_batches import chunked, size
 
 REFUSED = frozenset({EnqueueCode.CONFLICT, EnqueueCode.FULL, EnqueueCode.SHARE_USED})
 IDS_AT_ONCE = 100
@@ -36,6 +37,8 @@ Outcome: TypeAlias = tuple[Handle | None, EnqueueCode]
 Row: TypeAlias = tuple[Lane, None, int | None, int | None, str, int]
 MOST_AT_ONCE = 50
 """Requests that one call of the script judges: with many tenants, each takes about 0.1 ms of the server."""
+MAX_COUNT = 200
+MAX_BYTES = 1_000_000
 
 
 class _Answered(NamedTuple):
@@ -313,3 +316,34 @@ def _tenant(draft: Draft) -> str:
 def _number(draft: Draft, name: str) -> int | None:
     value = draft.fields.get(name)
     return None if value is None else int(value)
+
+
+class Fielded(Protocol):
+    """An item to send: a draft or a submission."""
+
+    @property
+    def fields(self) -> Mapping[str, bytes]: ...
+
+
+T = TypeVar("T", bound=Fielded)
+
+
+def size(item: Fielded) -> int:
+    """Bytes of an item's fields."""
+    fields = item.fields
+    return len("".join(fields)) + sum(map(len, fields.values()))
+
+
+def chunked(items: Iterable[T], max_count: int = MAX_COUNT, max_bytes: int = MAX_BYTES) -> Iterator[list[T]]:
+    """The items in order, in chunks within both bounds; an oversized item is a chunk of its own."""
+    chunk: list[T] = []
+    filled = 0
+    for item in items:
+        weight = size(item)
+        if chunk and (len(chunk) == max_count or filled + weight > max_bytes):
+            yield chunk
+            chunk, filled = [], 0
+        chunk.append(item)
+        filled += weight
+    if chunk:
+        yield chunk

@@ -16,8 +16,7 @@ from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.producer.ask import Ask
 from streamfleet.producer.handle import Handle
-from streamfleet.producer.sender import Outcome, conflict
-from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
+from streamfleet.producer.sender import MAX_BYTES, MAX_COUNT, Outcome, conflict, size
 
 T = TypeVar("T")
 R = TypeVar("R")

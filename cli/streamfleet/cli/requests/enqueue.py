@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamfleet.cli.requests.following import show_stream
-from streamfleet.cli.requests.show import show_result
+from streamfleet.cli.requests.show import show_result, show_stream
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.commands.common import QueueName, RedisUrl, out, queue_settings, run, say

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfleet.cli.requests.following import show_stream
-from streamfleet.cli.requests.show import show_result
+from streamfleet.cli.requests.show import show_result, show_stream
 from streamfleet.operator.commands.common import AsJson, QueueName, RedisUrl, fail, out, queue_settings, run
 
 if TYPE_CHECKING:

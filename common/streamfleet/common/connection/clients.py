@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from streamfleet.common.connection import options
-from streamfleet.common.connection.tls import tls_options
+from streamfleet.common.connection.options import tls_options
 from streamfleet.common.connection.urls import RedisUrl
 
 CONNECT_TIMEOUT_S = 5.0

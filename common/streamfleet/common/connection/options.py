@@ -2,6 +2,8 @@
 
 redis-py takes every argument of its connections from a URL, most of them unchecked. Some change replies or time-outs
 that streamfleet relies on, some end in an error far away from the URL. `check` refuses these before the first command.
+
+TLS has default options, checks of those that a URL names, and a message for a refused certificate.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from streamfleet.common.connection.tls import tls_mistake
 from streamfleet.common.connection.urls import ESCAPES, Kind, RedisUrl
 
 Check = Callable[[str], str]
@@ -169,3 +170,46 @@ def _why_not(name: str) -> str:
     if name in places:
         return f"the option {name} is for {places[name]}"
     return f"behind the ? stands an option that there is not: no option {name[:40]!r}"
+
+
+def tls_options(url: str) -> dict[str, bool]:
+    """Default TLS options; a URL may override them. redis-py before 6.0 would not check the host name."""
+    return {"ssl_check_hostname": True} if url.startswith("rediss://") else {}
+
+
+def tls_mistake(given: Mapping[str, str]) -> str:
+    """Name and mistake of the first TLS option of a URL that cannot be used; empty for none.
+
+    In use, the error would look like an unreachable server.
+    """
+    if "ssl_keyfile" in given and "ssl_certfile" not in given:
+        return "ssl_keyfile needs ssl_certfile"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Without a password, OpenSSL would ask for one on the terminal.
+    chain = (given.get("ssl_keyfile"), given.get("ssl_password", ""))
+    uses: dict[str, Callable[[str], object]] = {
+        "ssl_ca_certs": lambda value: context.load_verify_locations(cafile=value),
+        "ssl_ca_data": lambda value: context.load_verify_locations(cadata=value),
+        "ssl_certfile": lambda value: context.load_cert_chain(value, *chain),
+        "ssl_ciphers": context.set_ciphers,
+    }
+    for name, use in uses.items():
+        try:
+            if given.get(name):
+                use(given[name])
+        except (OSError, TypeError, ValueError) as error:
+            return f"{name} cannot be used: {error}"
+    return ""
+
+
+def distrust(error: BaseException) -> str | None:
+    """Message for a server whose certificate this side refused; None for any other error."""
+    seen: BaseException | None = error
+    for _ in range(5):
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return (
+                f"the server's certificate is refused: {seen.verify_message.rstrip('.')}. Name the authority that "
+                "signed it with ?ssl_ca_certs=FILE, and use a host name that it was issued for"
+            )
+        seen = seen and (seen.__cause__ or seen.__context__)
+    return None

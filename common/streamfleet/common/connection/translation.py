@@ -6,7 +6,7 @@ import asyncio
 
 import redis.exceptions
 
-from streamfleet.common.connection.tls import distrust
+from streamfleet.common.connection.options import distrust
 from streamfleet.common.errors import (
     BrokerOutOfMemory,
     BrokerUnavailable,

@@ -31,7 +31,7 @@ from streamfleet.producer.ask import Ask
 from streamfleet.producer.batch_lines import BadLine, BatchLine
 from streamfleet.producer.cache_order import Block
 from streamfleet.producer.handle import Arrivals, Handle
-from streamfleet.producer.submission_batches import MAX_BYTES, MAX_COUNT, size
+from streamfleet.producer.sender import MAX_BYTES, MAX_COUNT, size
 
 log = structlog.get_logger(__name__)
 

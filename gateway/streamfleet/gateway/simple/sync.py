@@ -29,8 +29,7 @@ from streamfleet.gateway.simple.prompts import PromptParameters, of_error, of_re
 from streamfleet.gateway.token_budget import Reservation, sum_if_known, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
-from streamfleet.producer.sender import share_used
-from streamfleet.producer.submission_batches import chunked
+from streamfleet.producer.sender import chunked, share_used
 
 FULL = "the lane is full; try this prompt again later"
 SHARE_USED = "the tenant has its share of the lane waiting; try this prompt again later"
