@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
-from streamfleet.common.protocol import CHAT, PLAIN_BYTES, Lane
+from streamfleet.common.protocol import CHAT, EMBEDDINGS, READ_NS, Lane
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
 from tests.integration.gateway_ticking import TickingGateway
@@ -82,7 +82,10 @@ def filled(head: str, unit: str, tail: str, size: int) -> bytes:
 
 
 ASKED = '{"model":"simulated","max_tokens":2,"messages":[{"role":"user","content":'
-NUMBERS = filled(f'{ASKED}"x"}}],"x":[', "1.5,", "]}", PLAIN_BYTES)
+NUMBERS_BYTES = READ_NS // 85
+"""Bytes of `1.5,` that may be read: each number counts as 320 ns and more."""
+NUMBERS = filled(f'{ASKED}"x"}}],"x":[', "1.5,", "]}", NUMBERS_BYTES)
+IDS = json.dumps({"model": "simulated", "input": [[123_456] * 200] * 1_000}).encode()
 IMAGE = filled(
     f'{ASKED}[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,', "Ab9+", '"}}]}]}', 3 * MEGABYTE
 )
@@ -124,7 +127,7 @@ def call(prompts: int, shared: str, unit: str, size: int, text: str = "x") -> by
 
 
 TAKEN = {
-    "15 prompts that share numbers": call(15, "x", "1.5,", PLAIN_BYTES - 1_000),
+    "15 prompts that share numbers": call(15, "x", "1.5,", NUMBERS_BYTES - 1_000),
     "7 prompts that share a megabyte": json.dumps(
         {"prompts": ["x"] * 7, "max_tokens": 2, "system": "x" * (MEGABYTE - 1_000)}
     ).encode(),
@@ -156,6 +159,14 @@ def test_a_request_of_the_largest_size(scene: Scene, body: bytes, status: int) -
     def ask() -> None:
         answer = scene.http.post(CHAT, content=body)
         assert answer.status_code == status, answer.text[:300]
+
+    gives_way(scene, ask)
+
+
+def test_token_ids_of_a_thousand_texts(scene: Scene) -> None:
+    def ask() -> None:
+        answer = scene.http.post(EMBEDDINGS, content=IDS)
+        assert (answer.status_code, len(answer.json().get("data", ()))) == (200, 1_000), answer.text[:300]
 
     gives_way(scene, ask)
 

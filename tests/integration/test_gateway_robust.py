@@ -78,6 +78,7 @@ async def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(stage: Stage
         connection.sendall(head(stage, "Expect: 100-continue", length=1_000 * MIB))
         status, body = await asyncio.to_thread(answered, connection)
     assert (status, code(body)) == (413, "request_too_large")
+    assert "STREAMFLEET_MAX_BODY_BYTES" in json.loads(body)["error"]["message"]
 
 
 async def test_a_body_without_an_end_is_cut_at_the_limit(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import string
@@ -292,11 +293,65 @@ def test_a_text_of_a_megabyte_is_read_whatever_stands_in_it(text: bytes) -> None
     assert parse_body(text, DEFAULT_MAX_BODY_BYTES) == json.loads(text)
 
 
-def test_what_a_body_may_have_outside_of_its_strings_grows_with_the_largest_body() -> None:
+def test_how_long_a_body_may_take_to_read_grows_with_the_largest_body() -> None:
     numbers = body('{"x":[', "1.5,", "1]}", 1_000_000)
     assert parse_body(numbers, 64 * 1_048_576)
-    with pytest.raises(InvalidRequest, match="more than 262144 bytes outside of its strings"):
+    with pytest.raises(InvalidRequest, match="to be read in 40 ms") as refused:
         parse_body(numbers, 1_048_576)
+    assert refused.value.code == "request_too_large"
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize("digits", [1, 6])
+def test_token_ids_of_a_thousand_texts_are_read(digits: int, blank: str) -> None:
+    text = json.dumps({"input": [[10**digits - 1] * 200] * 1_000}, separators=(f",{blank}", ":")).encode()
+    found = parse_body(text, DEFAULT_MAX_BODY_BYTES)
+    assert sum(map(len, found["input"])) == 200_000
+
+
+UNITS = [
+    "1,",
+    "12345,",
+    "[],",
+    "[[[]]],",
+    "{},",
+    '{"a":1},',
+    '"",',
+    '"a","b",',
+    "1.5,",
+    "-1e300,",
+    "null,",
+    "9" * 4_000 + ",",
+]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=[unit[:9] for unit in UNITS])
+def test_no_body_that_is_read_takes_long_in_one_step(unit: str) -> None:
+    """The largest of each kind that passes, beside the time of the ids that have to pass, on this machine."""
+
+    def longest(text: bytes) -> float:
+        found = 0.0
+        value = json.loads(text)
+        for step in (lambda: parse_body(text, DEFAULT_MAX_BODY_BYTES), lambda: json.dumps(value)):
+            began = time.process_time()
+            step()
+            found = max(found, time.process_time() - began)
+        return found
+
+    low, high = 0, DEFAULT_MAX_BODY_BYTES
+    while high - low > 4_096:
+        middle = (low + high) // 2
+        try:
+            check_body(body('{"x":[', unit, "1]}", middle), DEFAULT_MAX_BODY_BYTES)
+            low = middle
+        except InvalidRequest:
+            high = middle
+    most, ids = body('{"x":[', unit, "1]}", low), json.dumps({"input": [[123_456] * 200] * 1_000}).encode()
+    gc.freeze()  # a collection would look at all that the tests hold
+    try:
+        assert min(longest(most) for _ in range(3)) < 6 * max(0.008, min(longest(ids) for _ in range(3)))
+    finally:
+        gc.unfreeze()
 
 
 def test_half_of_a_surrogate_pair_is_refused_in_a_long_body_too() -> None:

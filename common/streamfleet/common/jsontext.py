@@ -16,6 +16,8 @@ from pydantic_core import from_json
 
 _QUOTE_CHARS = 1_048_576
 """Of a longer string, so much is quoted at once: no call of the encoder's C part can be interrupted."""
+_NUMBERS_AT_ONCE = 4_096
+"""Of a list of numbers, so many are written at once, for the same reason: about 0.4 ms."""
 _MESSAGE = ("role", "content")
 _ALIKE = frozenset({bool, float, int, type(None)})
 _DELETE = "\x7f"
@@ -145,7 +147,7 @@ def _messages(values: list[Any]) -> tuple[str, str]:
     compared: list[str] = []
     for value in values:
         if type(value) is not dict or tuple(value) != _MESSAGE:
-            return _both(values)
+            return _tokens(values) or _both(values)
         role, content = value.values()
         if type(role) is not str or type(content) is not str:
             return _both(values)
@@ -156,6 +158,19 @@ def _messages(values: list[Any]) -> tuple[str, str]:
         sent.append(f'{{"role":{role},"content":{text}}}')
         compared.append(f'{{"content":{other},"role":{role}}}')
     return f"[{','.join(sent)}]", f"[{','.join(compared)}]"
+
+
+def _tokens(values: list[Any]) -> tuple[str, str] | None:
+    """Both forms of a prompt in tokens, or of a list of them, which are the same; None for anything else."""
+    lists = values if set(map(type, values)) == {list} else [values]
+    texts: list[str] = []
+    for each in lists:
+        if set(map(type, each)) != {int}:
+            return None
+        parts = [compact(each[at : at + _NUMBERS_AT_ONCE])[1:-1] for at in range(0, len(each), _NUMBERS_AT_ONCE)]
+        texts.append(f"[{','.join(parts)}]")
+    text = texts[0] if lists is not values else f"[{','.join(texts)}]"
+    return text, text
 
 
 def _both(value: Any) -> tuple[str, str]:

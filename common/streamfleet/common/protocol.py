@@ -65,10 +65,20 @@ MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTE
 DEFAULT_MAX_BODY_BYTES = 4_194_304
 BEFORE_IT_COMES = "before_it_comes"
 """Field of a cancel request: ms for which an id that the queue has not seen is cancelled when it comes."""
-PLAIN_BYTES, UNUSUAL_BYTES = 262_144, 1_048_576
-"""What a body may have outside of its strings, and of bytes that are not `_USUAL`; or these parts of the largest body,
-where that is more. So a long body is long because of images or sound, and no step of reading or writing it is long."""
-PLAIN_PART, UNUSUAL_PART = 64, 16
+PLAIN_BYTES = 262_144
+"""A body up to this size is read whatever it is."""
+READ_NS = 40_000_000
+"""Most time that a longer body may take in one step of reading or writing it, as estimated; or as much for each 16 MiB
+of the largest body, where that is more. 200,000 token ids in a thousand lists count as 28 ms. No other thread runs
+during such a step; the worst one of a body that passes took 36 ms."""
+_READ_BYTES = 16_777_216
+_BYTE_NS, _VALUE_NS, _STRING_NS, _OPENING_NS, _FLOAT_NS, _DIGIT_NS = 5, 100, 100, 350, 200, 50
+"""Measured on one busy core, the longest of parsing (pydantic-core 2.50) and encoding (json's C part): each byte
+outside of strings (`null,`: 2 ns a byte), each value behind another (an id: 87), each string (81), each list or object
+(`[[[]]]`: 400, with the garbage collector's part; `{"a":1}`: 277), each number with a point or an exponent (215, 295),
+and each byte beyond eight a value (a number of 4,000 digits: 49)."""
+UNUSUAL_BYTES, UNUSUAL_PART = 1_048_576, 16
+"""Most bytes of a body that are not `_USUAL`; or this part of the largest body, where that is more."""
 _USUAL = bytes(code for code in range(0x20, 0x7F) if code not in b'"\\,:[]{}')
 _NAME = re.compile(r"[\x21-\x7e]{1,256}")
 _RESERVED = re.compile(r"[A-Za-z]+:[0-9]+-[0-9]+")
@@ -183,7 +193,8 @@ def check_size(size: int, max_bytes: int) -> None:
         InvalidRequest: it is too large.
     """
     if size > max_bytes:
-        raise InvalidRequest(f"is {size} bytes; at most {max_bytes} are allowed", "body", "request_too_large")
+        message = f"is {size} bytes; at most {max_bytes} are allowed (STREAMFLEET_MAX_BODY_BYTES)"
+        raise InvalidRequest(message, "body", "request_too_large")
 
 
 def check_body(text: bytes, max_bytes: int) -> None:
@@ -204,24 +215,33 @@ def check_body(text: bytes, max_bytes: int) -> None:
 
 
 def check_plain(text: bytes, max_bytes: int, param: str = "body") -> None:
-    """Check the bytes of JSON text outside of its strings, for a body of at most `max_bytes`.
+    """Check the time that reading JSON text takes without the insides of its strings, for a body of `max_bytes`.
 
     Raises:
-        InvalidRequest: it has more; `param` is the one given.
+        InvalidRequest: it takes longer than `READ_NS`; `param` is the one given.
     """
-    most = max(PLAIN_BYTES, max_bytes // PLAIN_PART)
-    if len(text) > most and _plain_bytes(text, most) > most:
-        message = f"has more than {most} bytes outside of its strings, which is the limit: only strings may be longer"
+    most = max(READ_NS, READ_NS * max_bytes // _READ_BYTES)
+    if len(text) > PLAIN_BYTES and _read_ns(text, most) > most:
+        message = (
+            f"has too many numbers, lists, objects and texts to be read in {most // 1_000_000} ms, which is the limit: "
+            "send several requests"
+        )
         raise InvalidRequest(message, param, "request_too_large")
 
 
-def _plain_bytes(text: bytes, most: int) -> int:
-    """Number of bytes of JSON text outside of strings; `most` + 1 if it is certainly larger."""
+def _read_ns(text: bytes, most: int) -> int:
+    """Time of the longest step of reading JSON text; more than `most` if that is certain before all is counted."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if text.count(b'"') > 2 * most:  # between two strings there is a byte at least
-        return most + 1
-    return sum(map(len, text.split(b'"')[::2]))
+    strings = text.count(b'"') // 2
+    if strings * _STRING_NS > most:
+        return strings * _STRING_NS
+    outside = b"".join(text.split(b'"')[::2])
+    openings, floats = outside.count(b"[") + outside.count(b"{"), sum(map(outside.count, (b".", b"e", b"E")))
+    values = outside.count(b",")
+    long = max(0, len(outside.translate(None, b" \t\n\r")) - 8 * values)
+    found = len(outside) * _BYTE_NS + long * _DIGIT_NS + values * _VALUE_NS
+    return found + strings * _STRING_NS + openings * _OPENING_NS + floats * _FLOAT_NS
 
 
 def parse_body(text: bytes, max_bytes: int) -> dict[str, Any]:

@@ -61,10 +61,10 @@ class AuthContext:
         calls, digest = gateway.authenticator.open_calls, self.caller.digest
         return DisconnectWatcher(self.request.receive, gateway.stopping, calls, digest, lane)
 
-    async def read_body(self, most_bytes: int) -> bytes:
+    async def read_body(self, most_bytes: int, setting: str = "") -> bytes:
         """Read the request's body. Raises like `body.read_body`."""
         room = self.gateway.bodies.hold(self.caller.tenant)
-        return await read_body(self.request, most_bytes, self.settings.gateway_body_timeout_s, room)
+        return await read_body(self.request, most_bytes, self.settings.gateway_body_timeout_s, room, setting)
 
     def hold_answer(self, size: int) -> None:
         """Count a large answer as held until it is sent. Raises ApiError if there is no room for it."""
@@ -84,7 +84,14 @@ class AuthContext:
             self.settings.gateway_max_wait_ms,
             self.settings.gateway_on_disconnect == "continue",
         )
-        return read_parameters(self.request.headers, body, bounds, self.gateway.clock.now_ms())
+        parameters = read_parameters(self.request.headers, body, bounds, self.gateway.clock.now_ms())
+        self.show_lane(parameters.lane, Lane.NORMAL)
+        return parameters
+
+    def show_lane(self, lane: Lane, usual: Lane) -> None:
+        """Name the lane in the answer's headers if the caller's key may not use the usual one."""
+        if usual not in self.caller.lanes:
+            self.call.headers["x-streamfleet-lane"] = lane.value
 
     def show_expected(self, place: int | None, wait_ms: float | None) -> None:
         """Add place and expected time of a request to the answer's headers, as far as they are known."""

@@ -137,8 +137,15 @@ class Holding:
         self.bytes = 0
 
 
-async def read_body(request: Request, most_bytes: int, timeout_s: float, holding: Holding) -> bytes:
+async def read_body(request: Request, most_bytes: int, timeout_s: float, holding: Holding, setting: str = "") -> bytes:
     """Returns the whole body. It counts as held until `Call.release`, or the end of the request.
+
+    Args:
+        request: has the body.
+        most_bytes: of the body.
+        timeout_s: time for all of it.
+        holding: counts it.
+        setting: the operator's name of `most_bytes`; empty where it is fixed.
 
     Raises:
         ApiError: the body is encoded, too large, or too slow, or the gateway holds too many bytes.
@@ -149,11 +156,11 @@ async def read_body(request: Request, most_bytes: int, timeout_s: float, holding
     announced = request.headers.get("content-length", "")
     if announced.isdecimal():
         if int(announced) > most_bytes:
-            raise _too_large(most_bytes)
+            raise _too_large(most_bytes, setting)
         holding.expect(int(announced))
     try:
         async with asyncio.timeout(timeout_s):
-            return await _within(request, most_bytes, holding)
+            return await _within(request, most_bytes, holding, setting)
     except TimeoutError:
         text = f"the body did not arrive within {timeout_s:g} s"
         headers = {"connection": "close"}
@@ -192,7 +199,7 @@ async def drop_body(request: Request) -> bool:
     return False
 
 
-async def _within(request: Request, most_bytes: int, holding: Holding) -> bytes:
+async def _within(request: Request, most_bytes: int, holding: Holding, setting: str) -> bytes:
     parts: list[bytes] = []
     size, call = 0, call_of(request)
     try:
@@ -204,7 +211,7 @@ async def _within(request: Request, most_bytes: int, holding: Holding) -> bytes:
             call.body_read = not message.get("more_body", False)
             size += len(part)
             if size > most_bytes:
-                raise _too_large(most_bytes)
+                raise _too_large(most_bytes, setting)
             holding.add(len(part))
             parts.append(part)
         return b"".join(parts)
@@ -212,6 +219,7 @@ async def _within(request: Request, most_bytes: int, holding: Holding) -> bytes:
         parts.clear()  # an error keeps this frame for as long as it is answered
 
 
-def _too_large(most_bytes: int) -> ApiError:
-    text = f"the body is larger than {most_bytes} bytes, which is the limit"
+def _too_large(most_bytes: int, setting: str) -> ApiError:
+    named = f" ({setting} of this gateway), images and sound included" if setting else ""
+    text = f"the body is larger than {most_bytes} bytes, which is the limit{named}"
     return ApiError(413, text, "request_too_large", reason="body_too_large")

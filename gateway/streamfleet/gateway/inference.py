@@ -240,7 +240,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     context = await authenticate(request, requests=1)
     gateway, call, caller = context.gateway, context.call, context.caller
     most_bytes = gateway.queue_settings.max_body_bytes
-    raw = await context.read_body(most_bytes)
+    raw = await context.read_body(most_bytes, "STREAMFLEET_MAX_BODY_BYTES")
     body, size = await offload(len(raw), parse_body, raw, most_bytes), len(raw)
     name = request.headers.get("idempotency-key")
     digest = ""
