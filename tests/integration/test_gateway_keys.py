@@ -169,8 +169,36 @@ async def test_a_key_keeps_to_its_lanes(stage: Stage) -> None:
         assert (await http.post(PATH, json=BODY, headers={"X-Streamfleet-Lane": "high"})).status_code == 200
     low, _ = await add_key(stage.url, "low", lanes=(Lane.LOW,))
     async with stage.gateway.http(low) as http:
-        assert (await http.post(PATH, json=BODY)).status_code == 403
+        assert (await http.post(PATH, json={**BODY, "service_tier": "default"})).status_code == 403
+        assert (await http.post(PATH, json=BODY, headers={"X-Streamfleet-Lane": "normal"})).status_code == 403
         assert (await http.post(PATH, json={**BODY, "service_tier": "flex"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("lanes", "used"),
+    [
+        ((Lane.LOW,), "low"),
+        ((Lane.CRITICAL,), "critical"),
+        ((Lane.CRITICAL, Lane.HIGH), "high"),
+        ((Lane.HIGH, Lane.LOW), "low"),
+        ((Lane.CRITICAL, Lane.LOW), "low"),
+        ((Lane.NORMAL, Lane.LOW), None),
+    ],
+)
+async def test_a_call_that_names_no_lane_runs_in_the_nearest_that_its_key_may_use(
+    stage: Stage, lanes: tuple[Lane, ...], used: str | None
+) -> None:
+    key, _ = await add_key(stage.url, "nearest", lanes=lanes)
+    async with stage.gateway.http(key) as http:
+        prompts = await http.post("/v1/batch/sync", json={"model": "simulated", "prompts": ["hi"], "max_tokens": 2})
+        streamed = await http.post(PATH, json={**BODY, "stream": True})
+        told = await http.post(PATH, json={**BODY, "service_tier": "auto"})
+        for answer in (await http.post(PATH, json=BODY), told, streamed, prompts):
+            assert (answer.status_code, answer.headers.get("x-streamfleet-lane")) == (200, used), answer.text
+        tier = {"low": "flex", None: "default"}.get(used, "priority")
+        assert told.json()["service_tier"] == tier
+        job = await http.post("/v1/batch/async", json={"model": "simulated", "prompts": ["hi"], "max_tokens": 2})
+        assert (job.status_code, job.headers.get("x-streamfleet-lane")) == (202, None if Lane.LOW in lanes else used)
 
 
 async def test_tenants_cannot_reach_each_others_requests(stage: Stage) -> None:

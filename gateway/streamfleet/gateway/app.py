@@ -46,6 +46,7 @@ ROUTERS = (
 EXPOSED_HEADERS = (
     "x-request-id",
     "x-streamfleet-id",
+    "x-streamfleet-lane",
     "x-streamfleet-place",
     "x-streamfleet-expected-ms",
     "openai-processing-ms",

@@ -58,6 +58,7 @@ TIERS = {
     "flex": Lane.LOW,
 }
 """OpenAI's `service_tier` to lane: a price there, a priority here."""
+_UNNAMED = (None, "auto")
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _COUNT = re.compile(r"[0-9]{1,4}")
@@ -299,7 +300,7 @@ def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Col
         if not isinstance(tier, str | None) or tier not in TIERS:
             known = ", ".join(name for name in TIERS if name)
             raise InvalidRequest(f"must be one of {known}", param)
-        lane = TIERS[tier]
+        lane = TIERS[tier] if tier not in _UNNAMED else nearest_lane(allowed)
     if lane not in allowed:
         text = f"this API key may not use lane {lane}; it may use {', '.join(allowed)}"
         raise ApiError(403, text, "lane_not_allowed", REFUSED, param, reason="lane")
@@ -312,6 +313,14 @@ def _read_tries(headers: Mapping[str, str]) -> int:
     if not _COUNT.fullmatch(counted) or headers.get("x-streamfleet-on-disconnect") == "cancel":
         return 0
     return max(1, SDK_TRIES - int(counted))
+
+
+def nearest_lane(allowed: Collection[Lane], wanted: Lane = Lane.NORMAL) -> Lane:
+    """Returns the lane of a request that names none: of those that its key may use, the nearest to the usual one.
+
+    Of two that are as near, the less urgent.
+    """
+    return min(allowed, key=lambda lane: (abs(lane.rank - wanted.rank), -lane.rank))
 
 
 def _read_deadline(

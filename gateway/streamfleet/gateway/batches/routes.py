@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from streamfleet.common.protocol import parse_body
+from streamfleet.common.protocol import Lane, parse_body
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch_parameters, read_naming
@@ -38,6 +38,7 @@ async def create(request: Request) -> JSONResponse:
     asked = parse_body(raw, MOST_BODY_BYTES)
     parameters = read_batch_parameters(asked, context.settings.gateway_batch_max_window_ms)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
+    context.show_lane(lane, Lane.LOW)
     await context.batching.check_callback(parameters.callback_url, context.tenant)
     naming = read_naming(request.headers, BATCH, context.caller.owner, asked, lane)
     batch = await context.batching.accept(parameters, context.caller, lane, naming)

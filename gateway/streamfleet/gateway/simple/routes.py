@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from streamfleet.common.protocol import Lane
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import JOB
 from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
@@ -85,6 +86,7 @@ async def later(request: Request) -> JSONResponse:
     context = await authenticate(request, requests=1)
     asked, prompts = await _read(context)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
+    context.show_lane(lane, Lane.LOW)
     await _check_model(context, asked.get("model"))
     naming = await offload(prompts.size_bytes, read_naming, request.headers, JOB, context.caller.owner, asked, lane)
     job = await jobs.accept(context, prompts, lane, naming)
@@ -153,7 +155,7 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
 async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptParameters]:
     settings, most_shared = context.settings, min(MOST_SHARED_CHARS, context.gateway.queue_settings.max_body_bytes)
     most_bytes = settings.gateway_simple_max_bytes
-    raw = await context.read_body(most_bytes)
+    raw = await context.read_body(most_bytes, "STREAMFLEET_GATEWAY_SIMPLE_MAX_BYTES")
 
     def read() -> tuple[Mapping[str, Any], PromptParameters]:
         asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
