@@ -27,8 +27,10 @@ LIMITS = CostLimits(
     max_values=400,
     max_depth=12,
     max_options=40,
+    max_odd_items=2,
     max_logprobs=5,
     max_grammar_bytes=600,
+    max_tools_bytes=600,
     max_grammar_ms=950,
     max_pattern_size=100,
     max_pattern_ways=4,
@@ -267,8 +269,10 @@ def test_what_is_allowed_or_the_engines_to_check_passes(body: dict[str, Any]) ->
 @pytest.mark.parametrize("item", [1, "a", {}, None, [1]])
 def test_items_of_a_conversation_are_messages_whatever_they_are(item: Any) -> None:
     check({"input": [item] * 2}, LIMITS, endpoint=RESPONSES)
-    with pytest.raises(InvalidRequest, match="at most 2 are allowed"):
+    with pytest.raises(InvalidRequest, match="3 items of unusual form; at most 2 are allowed"):
         check({"input": [item] * 3}, LIMITS, endpoint=RESPONSES)
+    with pytest.raises(InvalidRequest, match="9 messages; at most 8 are allowed"):
+        check({"input": [*said("a")["messages"]] * 9}, LIMITS, endpoint=RESPONSES)
 
 
 def test_tokens_are_many_values_where_no_prompt_in_tokens_belongs() -> None:
@@ -277,10 +281,10 @@ def test_tokens_are_many_values_where_no_prompt_in_tokens_belongs() -> None:
             check({name: [1] * 401}, LIMITS, endpoint=endpoint)
 
 
-def test_values_of_a_conversation_count_eightfold() -> None:
-    check({"input": [{"tools": [1] * 48}]}, LIMITS, endpoint=RESPONSES)
+def test_values_of_an_unusual_item_count_as_often_as_it_may_have_forms() -> None:
+    check({"input": [{"tools": [1] * 13}]}, LIMITS, endpoint=RESPONSES)
     with pytest.raises(InvalidRequest, match="beyond 400 values"):
-        check({"input": [{"tools": [1] * 49}]}, LIMITS, endpoint=RESPONSES)
+        check({"input": [{"tools": [1] * 14}]}, LIMITS, endpoint=RESPONSES)
 
 
 def test_limits_that_are_not_set_follow_the_engine() -> None:
@@ -405,9 +409,10 @@ def test_a_depth_beyond_what_python_follows_is_refused_all_the_same() -> None:
     check_cost({"metadata": deep}, CostLimits(max_depth=2_000))
 
 
-def test_every_limit_is_a_setting_with_the_same_default() -> None:
+def test_four_limits_are_settings_with_the_same_default() -> None:
     assert CostLimits.of(load(WorkerSettings)) == CostLimits()
-    assert set(WorkerSettings.model_fields) >= {field.name for field in fields(CostLimits)}
+    names = {field.name for field in fields(CostLimits)} & set(WorkerSettings.model_fields)
+    assert names == {"max_sequences", "max_output_tokens", "max_prompt_bytes", "allow"}
     given = load(WorkerSettings, allow="grammars, media_urls", max_sequences=99)
     assert CostLimits.of(given) == CostLimits(max_sequences=99, allow=("grammars", "media_urls"))
 
@@ -481,15 +486,15 @@ def test_the_workers_own_business_stays_with_the_worker() -> None:
 @pytest.mark.parametrize(
     ("body", "endpoint", "limits", "longest", "cap"),
     [
-        ({**said("hi"), "n": 2}, CHAT, CostLimits(), 2_048, 1_024),
-        ({**said("hi"), "n": 2, "max_tokens": None}, CHAT, CostLimits(), 2_048, 1_024),
+        ({**said("hi"), "n": 2}, CHAT, CostLimits(max_output_tokens=2_048), 2_048, 1_024),
+        ({**said("hi"), "n": 2, "max_tokens": None}, CHAT, CostLimits(max_output_tokens=2_048), 2_048, 1_024),
         (said("hi"), CHAT, CostLimits(max_output_tokens=500), 2_048, 500),
         (said("hi"), CHAT, CostLimits(max_output_tokens=500), None, 500),
-        ({"prompt": "hi", "max_tokens": None, "n": 2}, COMPLETIONS, CostLimits(), 2_048, 1_024),
+        ({"prompt": "hi", "max_tokens": None, "n": 2}, COMPLETIONS, CostLimits(max_output_tokens=64), 2_048, 32),
         # A server that does not refuse such a limit ignores it.
         ({**said("hi"), "max_tokens": -1}, CHAT, CostLimits(max_output_tokens=500), 2_048, 500),
         ({**said("hi"), "max_tokens": "many"}, CHAT, CostLimits(max_output_tokens=500), None, 500),
-        ({**said("hi"), "max_tokens": [1], "n": 2}, CHAT, CostLimits(), 2_048, 1_024),
+        ({**said("hi"), "max_tokens": [1], "n": 2}, CHAT, CostLimits(max_output_tokens=2_048), 2_048, 1_024),
         ({**said("hi"), "max_completion_tokens": -1}, CHAT, CostLimits(max_output_tokens=500), 2_048, 500),
         ({**said("hi"), "max_completion_tokens": {}, "max_tokens": 9}, CHAT, CostLimits(max_output_tokens=8), 64, 8),
         ({"prompt": "hi", "max_tokens": -5}, COMPLETIONS, CostLimits(max_output_tokens=500), 2_048, 500),
@@ -497,6 +502,7 @@ def test_the_workers_own_business_stays_with_the_worker() -> None:
         (said("hi"), CHAT, CostLimits(), 2_048, None),
         ({**said("hi"), "n": 2}, CHAT, CostLimits(max_output_tokens=4_096), 2_048, None),
         ({**said("hi"), "n": 2}, CHAT, CostLimits(), None, None),
+        ({**said("hi"), "n": 16}, CHAT, CostLimits(), 2_048, None),
         ({"prompt": "hi", "n": 2}, COMPLETIONS, CostLimits(), 2_048, None),
         ({"input": "hi", "n": 2}, "/v1/embeddings", CostLimits(), 2_048, None),
         (said("a" * 5_000), CHAT, CostLimits(max_output_tokens=500), 2_048, None),
@@ -515,7 +521,7 @@ def test_a_limit_of_the_callers_own_stays() -> None:
 
 def test_many_answers_of_any_length_to_a_long_prompt_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="set it to at most 512") as refusal:
-        for_engine({**said("a" * 5_000), "n": 4}, CHAT, CostLimits(), 2_048)
+        for_engine({**said("a" * 5_000), "n": 4}, CHAT, CostLimits(max_output_tokens=2_048), 2_048)
     assert refusal.value.param == "max_tokens"
 
 

@@ -353,32 +353,14 @@ class WorkerSettings(Group):
         ),
     )
     # The cost limits of one request: docs/operations.md explains each.
-    max_sequences: int = Field(16, ge=1, description="Most choices of one request: its n, for each of its prompts.")
+    max_sequences: int = Field(32, ge=1, description="Most choices of one request: its n, for each of its prompts.")
     max_output_tokens: int = Field(
-        0, ge=0, description="Most output tokens of one request, all choices together; 0: what one sequence can hold."
+        0,
+        ge=0,
+        description="Most output tokens of one request, all choices together; 0: what a sequence can hold, for each.",
     )
     max_prompt_bytes: int = Field(
         0, ge=0, description="Most text of one prompt, in bytes; 0: 16 for each token that one sequence can hold."
-    )
-    max_inputs: int = Field(2_048, ge=1, description="Most texts in one request to embed, score or rank.")
-    max_messages: int = Field(
-        1_024, ge=1, description="Most messages of a request, and parts of them; items of input: an eighth."
-    )
-    max_values: int = Field(10_000, ge=1, description="Most values in one body: texts, numbers, lists, objects.")
-    max_depth: int = Field(64, ge=4, le=500, description="Most levels of lists and objects within each other.")
-    max_options: int = Field(1_024, ge=1, description="Most items of any other list or object: stop, logit_bias, …")
-    max_logprobs: int = Field(20, ge=0, description="Most log probabilities for each token.")
-    max_grammar_bytes: int = Field(
-        16_384, ge=0, description="Largest schema, regular expression, list of choices or tool of a request, in bytes."
-    )
-    max_grammar_ms: int = Field(
-        5_000, ge=0, description="Most CPU time that compiling it may take, as estimated from its parts, in ms."
-    )
-    max_pattern_size: int = Field(
-        500, ge=0, description="Longest regular expression, its repeats written out, in characters."
-    )
-    max_pattern_ways: int = Field(
-        8, ge=1, description="In how many ways at once a regular expression may read the same text."
     )
     allow: Annotated[tuple[Allowed, ...], NoDecode] = Field(
         (),

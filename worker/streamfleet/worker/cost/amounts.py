@@ -40,9 +40,9 @@ MOST_BAD_WORD_BYTES = 512
 """Two forms of each word have at most 1,024 tokens: a token has at least one byte of a word, or begins it."""
 
 
-def most_output_tokens(limits: CostLimits, longest: int | None) -> int:
-    """Output tokens of one request, all its sequences together: the configured limit, or the length of one sequence."""
-    return limits.max_output_tokens or longest or UNKNOWN_CONTEXT
+def most_output_tokens(limits: CostLimits, longest: int | None, asked: int = 1) -> int:
+    """Output tokens of a request's ``asked`` sequences together: the configured limit, or what each can hold."""
+    return limits.max_output_tokens or asked * (longest or UNKNOWN_CONTEXT)
 
 
 def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | None) -> None:
@@ -52,7 +52,8 @@ def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | No
         InvalidRequest: names the field that asks for too much, or for something that is not allowed.
     """
     _check_sequences(body, limits)
-    _check_output(body, most_output_tokens(limits, longest))
+    asked = sequences(body)
+    _check_output(body, asked, most_output_tokens(limits, longest, asked))
     for name in INPUTS:
         value = body.get(name)
         if isinstance(value, list) and len(value) > limits.max_inputs and not is_tokens(value):
@@ -101,8 +102,7 @@ def _check_sequences(body: Mapping[str, Any], limits: CostLimits) -> None:
         limits.require(Feature.BEAM_SEARCH, "use_beam_search", "starts every beam anew at each token")
 
 
-def _check_output(body: Mapping[str, Any], most: int) -> None:
-    asked = sequences(body)
+def _check_output(body: Mapping[str, Any], asked: int, most: int) -> None:
     for name in (*OUTPUT_LIMITS, "min_tokens"):
         value = number(body.get(name))
         if value is not None and value * asked > most:

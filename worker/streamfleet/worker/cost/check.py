@@ -54,7 +54,7 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None 
         check_amounts(body, limits, longest)
         check_prompt(body, limits, longest, endpoint)
         check_grammars(body, limits)
-    except RecursionError:  # the operator set a depth limit beyond Python's recursion limit
+    except RecursionError:  # the depth limit is beyond Python's recursion limit
         raise InvalidRequest("is nested too deeply", "body", "invalid_json") from None
 
 
@@ -151,7 +151,8 @@ def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, long
     """
     if endpoint not in (CHAT, COMPLETIONS) or output_limit(body, endpoint) is not None:
         return None
-    asked, most = sequences(body), most_output_tokens(limits, longest)
+    asked = sequences(body)
+    most = most_output_tokens(limits, longest, asked)
     if asked * longest <= most if longest else not limits.max_output_tokens:
         return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits
     cap = max(1, most // asked)

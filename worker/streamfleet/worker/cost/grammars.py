@@ -32,9 +32,11 @@ _PATTERNS = frozenset({"pattern", "regex", "guided_regex", "whitespace_pattern",
 _GRAMMARS = frozenset({"grammar", "guided_grammar", "ebnf", "lark"})
 _CHOICES = frozenset({"choice", "guided_choice"})
 _JSON_TEXTS = frozenset({"json", "guided_json", "structural_tag", "schema", "json_schema"})
-# Milliseconds of CPU, measured: any schema; a number with bounds; a character of a string with bounds, up to where
-# the compiler counts no further; a property for each that may be absent; a pair of characters of a choice.
-_SCHEMA_MS, _RANGE_MS, _CHARACTER_MS, _COUNTED, _ABSENT_MS, _CHOICE_MS = 0.2, 2.0, 10.0, 190, 1.0, 1 / 20_000
+# Milliseconds of CPU, measured: any schema, and one of many tools together; a number with bounds; a character of a
+# string with bounds, up to where the compiler counts no further; a property for each that may be absent; a pair of
+# characters of a choice.
+_SCHEMA_MS, _OF_TOOLS_MS = 0.2, 1.0
+_RANGE_MS, _CHARACTER_MS, _COUNTED, _ABSENT_MS, _CHOICE_MS = 2.0, 10.0, 190, 1.0, 1 / 20_000
 
 
 def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
@@ -58,9 +60,11 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
             for tool in tools if isinstance(tools, list) else [tools]:
                 _check_bytes(name, tool, limits)
             compiled = body.get("tool_choice") not in (None, "none", "auto")
-            if compiled:  # all of them into one
-                _check_bytes(name, tools, limits)
-            _Meter(name, limits).take(name, tools)
+            if compiled and (size := len(json.dumps(tools))) > limits.max_tools_bytes:
+                most = limits.max_tools_bytes
+                message = f"are {size} bytes; at most {most} are allowed where tool_choice makes the model call one"
+                raise too_expensive(name, message)
+            _Meter(name, limits, _OF_TOOLS_MS if compiled else _SCHEMA_MS).take(name, tools)
             check_references(name, tools, compiled=compiled)
 
 
@@ -73,8 +77,8 @@ def _check_bytes(name: str, value: Any, limits: CostLimits) -> None:
 class _Meter:
     """Adds up the time to compile one field; a repeated part is compiled once."""
 
-    def __init__(self, field: str, limits: CostLimits) -> None:
-        self._field, self._limits = field, limits
+    def __init__(self, field: str, limits: CostLimits, schema_ms: float = _SCHEMA_MS) -> None:
+        self._field, self._limits, self._schema_ms = field, limits, schema_ms
         self._ms = 0.0
         self._characters = 0
         self._seen: set[object] = set()
@@ -114,7 +118,7 @@ class _Meter:
         return value
 
     def _schema(self, schema: dict[str, Any]) -> None:
-        self._add(_SCHEMA_MS)
+        self._add(self._schema_ms)
         for pattern in _mapping(schema, "patternProperties"):
             self._pattern(pattern, MOST_ROUNDS)
         bounds = tuple(number(schema.get(name)) for name in ("minLength", "maxLength"))

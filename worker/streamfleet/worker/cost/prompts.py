@@ -12,7 +12,7 @@ from typing import Any
 from streamfleet.common.protocol import RESPONSES
 from streamfleet.worker.cost.amounts import INPUTS
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
-from streamfleet.worker.cost.shape import FORMS, is_tokens
+from streamfleet.worker.cost.shape import is_ordinary, is_tokens
 from streamfleet.worker.credit import BYTES_PER_TOKEN as USUAL_BYTES_PER_TOKEN
 
 BYTES_PER_TOKEN = 16
@@ -118,8 +118,13 @@ def _check_messages(body: Mapping[str, Any], limits: CostLimits, endpoint: str) 
         talk = [item for item in messages if isinstance(item, dict)] if inputs else messages
         contents = (item.get("content") for item in talk if isinstance(item, dict))
         parts = sum(len(content) for content in contents if isinstance(content, list))
-        most = limits.max_messages // FORMS if name == "input" else limits.max_messages
-        for count, what, allowed in ((len(talk), "messages", most), (parts, "parts of messages", limits.max_messages)):
+        most = limits.max_messages // 2 if name == "input" else limits.max_messages
+        odd = sum(not is_ordinary(item) for item in talk) if name == "input" else 0
+        for count, what, allowed in (
+            (len(talk), "messages", most),
+            (parts, "parts of messages", limits.max_messages),
+            (odd, "items of unusual form", limits.max_odd_items),
+        ):
             if count > allowed:
                 raise too_expensive(name, f"has {count} {what}; at most {allowed} are allowed")
 
@@ -130,7 +135,8 @@ def _strings_and_parts(value: Any) -> Iterator[tuple[str, Any]]:
     while waiting:
         key, found = waiting.pop()
         if isinstance(found, list):
-            waiting.extend((key, item) for item in found if not isinstance(item, int))
+            if not is_tokens(found):
+                waiting.extend((key, item) for item in found if not isinstance(item, int))
             continue
         yield key, found
         if isinstance(found, dict):

@@ -17,8 +17,22 @@ from streamfleet.worker.cost.limits import CostLimits, too_expensive
 # Fields that may hold a prompt as tokens. In other fields an engine examines each item for other meanings.
 _TOKENS = {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/pooling": "input", "/classify": "input"}
 
-FORMS = 8
-"""An item of a conversation's ``input``, and all within it, may be of so many forms that it counts as many values."""
+FORMS = 26
+"""An item of a conversation's ``input`` may have so many forms: unless it is ordinary, its values count so often."""
+_MOST_FIELDS = 8
+_ROLES = ("user", "assistant", "system", "developer")
+_ITEMS = {
+    "message": ("content",),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": ("id", "summary"),
+}
+_IN_PARTS = ("content", "summary", "output")
+_PARTS = {
+    **dict.fromkeys(("input_text", "output_text", "summary_text", "reasoning_text"), "text"),
+    "input_image": "image_url",
+}
+_WORDS = {"status": ("completed", "in_progress", "incomplete"), "detail": ("auto", "low", "high")}
 
 _LISTS = ("tools", "functions")
 _OBJECTS = ("structured_outputs",)
@@ -33,10 +47,11 @@ def check_shape(body: Mapping[str, Any], limits: CostLimits, endpoint: str = "")
     left = limits.max_values
     for name, field in body.items():
         prompt = name == _TOKENS.get(endpoint)
-        forms = FORMS if name == "input" and endpoint == RESPONSES else 1
         level: list[Any] = _children(field, prompt=prompt)
+        if name == "input" and endpoint == RESPONSES:
+            left -= (FORMS - 1) * sum(_size(item) for item in level if not is_ordinary(item))
         for _ in range(limits.max_depth):
-            left -= len(level) * forms
+            left -= len(level)
             if left < 0:
                 message = f"brings the body beyond {limits.max_values} values: send several requests"
                 raise too_expensive(name[:80], message)
@@ -53,6 +68,45 @@ def _children(value: Any, *, prompt: bool) -> list[Any]:
     if not isinstance(value, list) or (prompt and is_tokens(value)):
         return []
     return value
+
+
+def _size(value: Any) -> int:
+    """Number of values in a value, itself included."""
+    count, level = 0, [value]
+    while level:
+        count += len(level)
+        level = [child for each in level for child in _children(each, prompt=False)]
+    return count
+
+
+def is_ordinary(item: Any) -> bool:
+    """True for an item of a conversation's ``input`` that has the fields of its type, as texts or parts."""
+    if not isinstance(item, dict) or len(item) > _MOST_FIELDS:
+        return False
+    kind, role = item.get("type", "message"), item.get("role")
+    needed = _ITEMS.get(kind, ()) if isinstance(kind, str) else ()
+    if not needed or any(item.get(name) is None for name in needed) or (kind == "message" and role not in _ROLES):
+        return False
+    for name, value in item.items():
+        if isinstance(value, list) and name in _IN_PARTS:
+            if not all(_is_part(part, role) for part in value):
+                return False
+        elif not _is_text(name, value):
+            return False
+    return True
+
+
+def _is_part(part: Any, role: Any) -> bool:
+    if not isinstance(part, dict) or len(part) > _MOST_FIELDS or not isinstance(part.get("type"), str):
+        return False
+    needed = _PARTS.get(part["type"])
+    if needed is None or part.get(needed) is None or (part["type"] == "output_text" and role != "assistant"):
+        return False
+    return all((value == [] and name != needed) or _is_text(name, value) for name, value in part.items())
+
+
+def _is_text(name: str, value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value in _WORDS.get(name, (value,)))
 
 
 def is_tokens(value: list[Any]) -> bool:
