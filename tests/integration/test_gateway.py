@@ -103,7 +103,12 @@ async def test_a_response_that_would_be_streamed_is_refused(sdk: openai.AsyncOpe
 
 POOLED: dict[str, dict[str, Any]] = {
     "/v1/score": {"text_1": "a", "text_2": ["b", "c"]},
+    "/score": {"text_1": "a", "text_2": ["b", "c"]},
     "/v1/rerank": {"query": "a", "documents": ["b", "c"]},
+    "/rerank": {"query": "a", "documents": ["b", "c"]},
+    "/v2/rerank": {"query": "a", "documents": ["b", "c"]},
+    "/tokenize": {"prompt": "a"},
+    "/detokenize": {"tokens": [1, 2]},
     "/classify": {"input": ["a"]},
     "/pooling": {"input": "a"},
 }

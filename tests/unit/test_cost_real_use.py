@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, COMPLETIONS, DEFAULT_MAX_BODY_BYTES, EMBEDDINGS, RESPONSES, parse_body
+from streamfleet.common.protocol import (
+    CHAT,
+    COMPLETIONS,
+    DEFAULT_MAX_BODY_BYTES,
+    DETOKENIZE,
+    EMBEDDINGS,
+    RESPONSES,
+    TOKENIZE,
+    parse_body,
+)
 from streamfleet.worker.cost.check import check_cost, for_engine
 from streamfleet.worker.cost.limits import CostLimits
 
@@ -53,6 +62,13 @@ REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "1000 texts of 200 tokens": (EMBEDDINGS, {"input": [[123_456] * 200] * 1_000}),
     "2048 texts": (EMBEDDINGS, {"input": ["some words"] * 2_048}),
     "a long text in tokens": (EMBEDDINGS, {"input": [123_456] * LONGEST}),
+    "lm-eval's loglikelihood": (
+        COMPLETIONS,
+        {"prompt": [[7] * 2_048], "max_tokens": 1, "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234},
+    ),
+    "the same in text": (COMPLETIONS, {"prompt": "some word" * 900, "max_tokens": 0, "logprobs": 1, "echo": True}),
+    "tokens of a long text": (TOKENIZE, {"prompt": "some words " * 40_000}),
+    "the text of its tokens": (DETOKENIZE, {"tokens": [123_456] * LONGEST}),
     "1000 messages": (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}] * 1_000}),
     "1000 items": (RESPONSES, {"input": ITEMS}),
     "128 tools": (CHAT, {**ASKED, "tools": TOOLS}),

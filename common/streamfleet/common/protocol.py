@@ -58,8 +58,12 @@ SCORE = "/v1/score"
 RERANK = "/v1/rerank"
 CLASSIFY = "/classify"
 POOLING = "/pooling"
+TOKENIZE = "/tokenize"
+DETOKENIZE = "/detokenize"
 # A closed list, because the in-process engine also serves administrative paths, which no request may reach.
-ENDPOINTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING})
+ENDPOINTS = frozenset(
+    {CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE}
+)
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES
 DEFAULT_MAX_BODY_BYTES = 4_194_304

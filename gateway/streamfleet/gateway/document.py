@@ -148,6 +148,7 @@ SCHEMAS: dict[str, Schema] = {
         **{name: _REQUEST[name] for name in ("model", "service_tier", "user")},
     ),
     "PoolingRequest": open_object([], **{name: _REQUEST[name] for name in ("model", "service_tier", "user")}),
+    "DetokenizeRequest": open_object(["tokens"], tokens=array_of(COUNT), model=_REQUEST["model"]),
     "EngineAnswer": {"type": "object", "description": "as the engine answers: OpenAI's object of this endpoint"},
     "Model": object_with(id=TEXT, object=enum_of("model"), created=COUNT, owned_by=TEXT),
     "ModelList": object_with(object=enum_of("list"), data=array_of(ref("Model"))),

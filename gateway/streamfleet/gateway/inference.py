@@ -31,11 +31,13 @@ from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
     COMPLETIONS,
+    DETOKENIZE,
     EMBEDDINGS,
     POOLING,
     RERANK,
     RESPONSES,
     SCORE,
+    TOKENIZE,
     parse_body,
 )
 from streamfleet.common.results import Result
@@ -175,12 +177,15 @@ async def responses(request: Request) -> Response:
     return await answer(request, RESPONSES)
 
 
+@router.post("/score", **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
 @router.post(SCORE, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
 async def score(request: Request) -> Response:
     """Similarity of pairs of texts."""
     return await answer(request, SCORE)
 
 
+@router.post("/rerank", **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
+@router.post("/v2/rerank", **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
 @router.post(RERANK, **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
 async def rerank(request: Request) -> Response:
     """Documents by how well they fit a query."""
@@ -197,6 +202,18 @@ async def classify(request: Request) -> Response:
 async def pooling(request: Request) -> Response:
     """Pooled output of a model for texts."""
     return await answer(request, POOLING)
+
+
+@router.post(TOKENIZE, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+async def tokenize(request: Request) -> Response:
+    """Tokens of a prompt or of a conversation."""
+    return await answer(request, TOKENIZE)
+
+
+@router.post(DETOKENIZE, **operation({200: _ANSWER}, _ERRORS, body("DetokenizeRequest"), _NAMED))
+async def detokenize(request: Request) -> Response:
+    """Text of tokens."""
+    return await answer(request, DETOKENIZE)
 
 
 async def answer(request: Request, endpoint: str) -> Response:

@@ -20,12 +20,14 @@ from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
     COMPLETIONS,
+    DETOKENIZE,
     EMBEDDINGS,
     LANES,
     POOLING,
     RERANK,
     RESPONSES,
     SCORE,
+    TOKENIZE,
     Lane,
 )
 from streamfleet.gateway.errors import REFUSED, ApiError
@@ -42,11 +44,13 @@ REQUIRED_FIELDS = {
     RERANK: "query",
     CLASSIFY: "",
     POOLING: "",
+    TOKENIZE: "",
+    DETOKENIZE: "tokens",
 }
 """Endpoints that callers may name, each with its required field; empty where one of several is enough."""
 BATCH_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 """Endpoints that lines of a batch may name."""
-_WITHOUT_STREAM = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING)
+_WITHOUT_STREAM = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
 """Fields of the Responses API that need stored responses, which a gateway does not have."""
 TIERS = {

@@ -21,7 +21,7 @@ INPUTS = ("input", "documents", "text_1", "text_2", "queries", "data_1", "data_2
 _LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
 # These fields have limits of their own, or are part of the prompt. All others are options.
 _NO_OPTIONS = frozenset(
-    {*INPUTS, "messages", "prompt", "response_format", "structured_outputs", "text", "guided_json"}
+    {*INPUTS, "messages", "prompt", "tokens", "response_format", "structured_outputs", "text", "guided_json"}
     | {"guided_choice", "previous_input_messages"}
 )
 
@@ -116,9 +116,21 @@ def _check_logprobs(body: Mapping[str, Any], limits: CostLimits) -> None:
         if value is not None and (value > limits.max_logprobs or value < 0):
             whole = "the whole vocabulary for each token" if value == -1 else shown(body[name])
             raise too_expensive(name, f"is {whole}; at most {limits.max_logprobs} are allowed")
-    of_the_prompt = "prompt_logprobs"
-    if body.get(of_the_prompt) is None and body.get("echo") and (body.get("logprobs") or body.get("top_logprobs")):
-        of_the_prompt = "echo"
-    if body.get(of_the_prompt) is not None:
-        why = "asks for log probabilities of the prompt, which take the whole vocabulary for each of its tokens"
-        limits.require(Feature.PROMPT_LOGPROBS, of_the_prompt, why)
+    why = "asks for log probabilities of the prompt, which take the whole vocabulary for each of its tokens"
+    if body.get("prompt_logprobs") is not None:
+        limits.require(Feature.PROMPT_LOGPROBS, "prompt_logprobs", why)
+        return
+    echoed = body.get("echo") and (body.get("logprobs") is not None or body.get("top_logprobs"))
+    size = _echoed_tokens(body.get("prompt")) if echoed else 0
+    if size > limits.max_echoed_tokens:
+        why = f"{why}; at most about {limits.max_echoed_tokens} are allowed, and the prompt has {size}"
+        limits.require(Feature.PROMPT_LOGPROBS, "echo", why)
+
+
+def _echoed_tokens(prompt: Any) -> int:
+    """Tokens of all prompts; of a text, as many as it has where it is dense."""
+    if isinstance(prompt, str):
+        return len(prompt.encode("utf-8", "replace")) // 2 + 1
+    if not isinstance(prompt, list):
+        return 0  # the engine refuses it
+    return len(prompt) if is_tokens(prompt) else sum(map(_echoed_tokens, prompt))

@@ -41,6 +41,8 @@ class CostLimits:
         max_depth: levels of lists and objects. Schemas nested 200 deep took a compiler 3 s.
         max_options: items of any other list or object. 300,000 tools took 3 s.
         max_logprobs: log probabilities of each token: vLLM's own default.
+        max_echoed_tokens: tokens of prompts whose log probabilities a completion tells (`echo`): each takes the engine
+            the whole vocabulary, 0.5 MB. lm-eval sends up to 2,048.
         max_grammar_bytes: schema, regular expression, list of choices or tool. An enum takes 6 microseconds a byte.
         max_tools_bytes: all tools, where an answer must call one: they are compiled into one grammar. 128 tools of
             1.5 KB took 0.3 s, an enum of such a size 1.3 s.
@@ -59,6 +61,7 @@ class CostLimits:
     max_depth: int = 64
     max_options: int = 1_024
     max_logprobs: int = 20
+    max_echoed_tokens: int = 4_096
     max_grammar_bytes: int = 16_384
     max_tools_bytes: int = 262_144
     max_grammar_ms: int = 5_000

@@ -21,6 +21,7 @@ _TOKEN_BYTES = 4
 # These fields are read together: as one prompt, or as prompts that share the engine's next step.
 _TOGETHER = (
     "prompt",
+    "tokens",
     "messages",
     "instructions",
     "tools",

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import COMPLETIONS, EMBEDDINGS, RESPONSES
+from streamfleet.common.protocol import CLASSIFY, COMPLETIONS, DETOKENIZE, EMBEDDINGS, POOLING, RESPONSES
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 
 # Fields that may hold a prompt as tokens. In other fields an engine examines each item for other meanings.
-_TOKENS = {COMPLETIONS: "prompt", EMBEDDINGS: "input", "/pooling": "input", "/classify": "input"}
+_TOKENS = {COMPLETIONS: "prompt", DETOKENIZE: "tokens", EMBEDDINGS: "input", POOLING: "input", CLASSIFY: "input"}
 
 FORMS = 26
 """An item of a conversation's ``input`` may have so many forms: unless it is ordinary, its values count so often."""
