@@ -102,6 +102,9 @@ def test_texts_are_scored_and_pooled(stack: Stack) -> None:
         def post(path: str, **body: Any) -> httpx.Response:
             return http.post(path, json={"model": MODELS["embedding"], **body})
 
+        for path in ("/score", "/rerank", "/v2/rerank"):
+            assert post(path, query=WORDS[0], documents=WORDS, text_1="a", text_2=["b"]).status_code == 200, path
+        assert post("/tokenize", prompt=WORDS[0]).json()["count"] > 1
         scored = post("/v1/score", text_1=WORDS[0], text_2=WORDS)
         assert scored.status_code == 200, scored.text
         same, other = (each["score"] for each in scored.json()["data"])

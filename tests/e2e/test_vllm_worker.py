@@ -231,6 +231,33 @@ def test_a_batch_is_cancelled_and_nothing_of_it_runs_on(stack: Stack, language: 
     eventually_blocking(lambda: stack.running_in_engine() == 0, 5, "nothing runs in the engine")
 
 
+def test_what_an_evaluation_asks_for_is_there_by_default(stack: Stack) -> None:
+    """Tokens of a text and back, and log probabilities of a prompt, as lm-eval's loglikelihood asks for them."""
+    with stack.gateway.http_blocking(stack.key) as http:
+
+        def post(path: str, **body: Any) -> Any:
+            answer = http.post(path, json={"model": MODELS["generating"], **body})
+            return answer.json() if answer.status_code == 200 else (answer.status_code, answer.json()["error"]["code"])
+
+        text = "The cat sat on the mat"
+        tokens = post("/tokenize", prompt=text)["tokens"]
+        assert post("/detokenize", tokens=tokens)["prompt"] == text
+        assert post("/tokenize", messages=messages("Hi"))["count"] > 1
+        for most in (0, 1):
+            asked = {"max_tokens": most, "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234}
+            (choice,) = post("/v1/completions", prompt=[tokens], **asked)["choices"]
+            told = choice["logprobs"]["token_logprobs"]
+            assert choice["text"].startswith(text)
+            assert (len(told), told[0]) == (len(tokens) + most, None)
+            assert all(each <= 0 for each in told[1:])
+            assert post("/v1/completions", prompt=text, **asked)["choices"][0]["logprobs"]["token_logprobs"] == told
+        for path in ("/score", "/v1/score", "/rerank", "/v2/rerank"):
+            assert post(path, query="a", documents=["b"]) == (404, "unknown_endpoint"), path
+        prompts = post("/v1/completions", prompt=["Say hi."] * 20, max_tokens=2_040)
+        assert len(prompts["choices"]) == 20
+        assert len(post("/v1/chat/completions", messages=messages("Hi"), n=3, max_tokens=1_500)["choices"]) == 3
+
+
 def test_both_clients_find_the_same(stack: Stack) -> None:
     """All was asked for above; nothing is asked again."""
     for part in ("chat", "completion"):

@@ -361,3 +361,62 @@ async def test_where_there_is_no_direct_way_the_application_serves(
 
 def counted(reason: str) -> float:
     return float(metrics.BY_APPLICATION.labels(reason)._value.get())
+
+
+TOKENS: list[Any] = [[1, 2, 3], [[1, 2], [3]], [[7] * 200] * 100]
+
+
+@pytest.mark.parametrize("given", TOKENS, ids=["one", "two", "many"])
+async def test_prompts_in_tokens_are_embedded_without_the_application(
+    engine: VllmEngine, server: Server, given: Any
+) -> None:
+    """It would take each token for a message of every kind, for seconds."""
+
+    async def embeds(asked: Answer, raw: Any) -> Any:
+        server.raws.append(raw)
+        return SimpleNamespace(status_code=200, body=json.dumps({"asked": asked.body}).encode())
+
+    server.state.serving_embedding = embeds
+    answer = await run(engine, {"model": "m", "input": given}, EMBEDDINGS)
+    assert (answer.status, server.by_application) == (200, 0)
+    asked = json.loads(answer.body)["asked"]
+    assert (asked["input"], asked["priority"]) == (
+        given,
+        EngineRequest("r-1", CHAT, {}, Lane.HIGH, 1_790_000_000_000).priority,
+    )
+    assert server.raws[0].headers["X-Request-Id"] == "r-1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "text"},
+        {"input": ["a", "b"]},
+        {"input": [[1], "a"]},
+        {"input": [[1, -1]]},
+        {"input": [[]]},
+        {"input": []},
+        {"input": [[1]], "messages": []},
+        {"input": [[1]], "encoding_format": "bytes"},
+    ],
+    ids=json.dumps,
+)
+async def test_all_other_embeddings_are_the_applications(
+    engine: VllmEngine, server: Server, body: dict[str, Any]
+) -> None:
+    server.state.serving_embedding = None
+    for embeds in (None, lambda *_: pytest.fail("it was asked")):
+        server.state.serving_embedding = embeds
+        assert json.loads((await run(engine, body, EMBEDDINGS)).body) == {"by": "application"}
+
+
+async def test_errors_of_embedding_tokens_are_vllms_own(engine: VllmEngine, server: Server) -> None:
+    async def fails(_asked: Answer, _raw: Any) -> Any:
+        raise RuntimeError("no such adapter")
+
+    server.state.serving_embedding = fails
+    answer = await run(engine, {"input": [[1]]}, EMBEDDINGS)
+    assert (answer.status, json.loads(answer.body)["error"]["message"]) == (500, "told")
+    wrong = await run(engine, {"input": [[1]], "temperature": -1}, EMBEDDINGS)
+    assert (wrong.status, json.loads(wrong.body)["error"]["message"]) == (400, "temperature")
+    assert server.by_application == 0

@@ -18,12 +18,15 @@ from typing import Any
 
 from streamfleet.common import metrics
 from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.worker.cost.shape import is_tokens
 from streamfleet.worker.engine import asgi, vllm_host
 from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.replies import error_reply
 from streamfleet.worker.engine.sse_parser import SseParser
 
 _CHAT_PROTOCOL = "vllm.entrypoints.openai.chat_completion.protocol"
 _COMPLETION_PROTOCOL = "vllm.entrypoints.openai.completion.protocol"
+_EMBED_PROTOCOL = "vllm.entrypoints.pooling.embed.protocol"
 _CLASSES = {
     "ChatCompletionRequest": _CHAT_PROTOCOL,
     "ChatCompletionResponse": _CHAT_PROTOCOL,
@@ -114,7 +117,7 @@ class Direct:
                 return None
             if parser is not None:
                 raise
-            return await self._handled(error)
+            return await _handled(self._app, error)
         if isinstance(got, answer):
             return asgi.Response(200, got.model_dump_json().encode())
         return asgi.Response(got.error.code, json.dumps(got.model_dump()).encode()) if progress.in_core else None
@@ -125,14 +128,38 @@ class Direct:
             return None
         return SimpleNamespace(headers={"traceparent": request.traceparent}, state=SimpleNamespace(), app=self._app)
 
-    async def _handled(self, error: Exception) -> asgi.Response:
-        """Returns the application's own answer to an error of its serving objects."""
-        handlers: Mapping[Any, Any] = self._app.exception_handlers
-        handler = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
-        if handler is None:
-            raise error
-        answer = await handler(SimpleNamespace(app=self._app, state=SimpleNamespace()), error)
-        return asgi.Response(answer.status_code, bytes(answer.body))
+
+async def _handled(app: Any, error: Exception) -> asgi.Response:
+    """Returns the application's own answer to an error of its serving objects."""
+    handlers: Mapping[Any, Any] = app.exception_handlers
+    handler = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
+    if handler is None:
+        raise error
+    answer = await handler(SimpleNamespace(app=app, state=SimpleNamespace()), error)
+    return asgi.Response(answer.status_code, bytes(answer.body))
+
+
+async def embed_tokens(app: Any, body: Mapping[str, Any], headers: Mapping[str, str]) -> asgi.Response | None:
+    """Returns the vectors of prompts in tokens; None for any other body, which the application has to answer.
+
+    The application tries each token as a message of every kind: 200,000 of them stop the event loop for seconds.
+    """
+    given, kind = body.get("input"), vllm_host.look(_EMBED_PROTOCOL, "EmbeddingCompletionRequest")
+    serve = getattr(getattr(app, "state", None), "serving_embedding", None)
+    lists = given if isinstance(given, list) and given and isinstance(given[0], list) else [given]
+    tokens = all(isinstance(each, list) and is_tokens(each) for each in lists)
+    usual = "messages" not in body and body.get("encoding_format") in (None, "float", "base64")
+    if not tokens or not usual or kind is None or serve is None:
+        return None
+    try:
+        asked = kind.model_validate(body)
+    except ValueError as error:  # of another field: there are few errors
+        return asgi.Response(400, error_reply(400, str(error)[:500], None, "invalid_value").body)
+    try:
+        answer = await serve(asked, SimpleNamespace(headers=headers, state=SimpleNamespace(), app=app))
+    except Exception as error:  # noqa: BLE001 - what the application has no answer to is raised again
+        return await _handled(app, error)
+    return asgi.Response(answer.status_code, bytes(answer.body))
 
 
 def opened(hosted: vllm_host.Hosted, app: Any) -> tuple[Direct | None, str]:

@@ -16,6 +16,7 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.protocol import EMBEDDINGS
 from streamfleet.worker.engine import asgi, direct, vllm_host
 from streamfleet.worker.engine.base import (
     Capacity,
@@ -236,6 +237,11 @@ class VllmEngine:
             if response is not None:
                 return response
             reason = metrics.ByApplication.REFUSED
+        if request.endpoint == EMBEDDINGS and not getattr(hosted.args, "middleware", None):
+            asked = {**request.body, "priority": request.priority} if hosted.by_priority else request.body
+            embedded = await direct.embed_tokens(app, asked, self._headers(hosted, request))
+            if embedded is not None:
+                return embedded
         metrics.of(metrics.BY_APPLICATION, reason).inc()
         on_part = None if parser is None else parser.feed
         return await asgi.post(app, request.endpoint, self._headers(hosted, request), body, on_part)
