@@ -253,9 +253,14 @@ def test_what_an_evaluation_asks_for_is_there_by_default(stack: Stack) -> None:
             assert post("/v1/completions", prompt=text, **asked)["choices"][0]["logprobs"]["token_logprobs"] == told
         for path in ("/score", "/v1/score", "/rerank", "/v2/rerank"):
             assert post(path, query="a", documents=["b"]) == (404, "unknown_endpoint"), path
-        prompts = post("/v1/completions", prompt=["Say hi."] * 20, max_tokens=2_040)
+        prompts = post("/v1/completions", prompt=["Say hi."] * 20, max_tokens=2_040, stop=[" ", "e"])
         assert len(prompts["choices"]) == 20
-        assert len(post("/v1/chat/completions", messages=messages("Hi"), n=3, max_tokens=1_500)["choices"]) == 3
+        assert (
+            len(
+                post("/v1/chat/completions", messages=messages("Hi"), n=3, max_tokens=1_500, stop=[" ", "e"])["choices"]
+            )
+            == 3
+        )
 
 
 def test_both_clients_find_the_same(stack: Stack) -> None:
