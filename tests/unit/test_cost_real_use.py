@@ -68,7 +68,7 @@ REAL: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "the same in text": (COMPLETIONS, {"prompt": "some word" * 900, "max_tokens": 0, "logprobs": 1, "echo": True}),
     "tokens of a long text": (TOKENIZE, {"prompt": "some words " * 40_000}),
-    "the text of its tokens": (DETOKENIZE, {"tokens": [123_456] * LONGEST}),
+    "the text of its tokens": (DETOKENIZE, {"tokens": [123_456] * 100_000}),
     "1000 messages": (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}] * 1_000}),
     "1000 items": (RESPONSES, {"input": ITEMS}),
     "128 tools": (CHAT, {**ASKED, "tools": TOOLS}),
