@@ -188,7 +188,7 @@ async def test_embeddings_have_unit_length_and_follow_the_text() -> None:
         (CHAT, {"messages": [{"role": "user", "content": 3}]}, "messages.0.content"),
         (CHAT, {"messages": [{"role": "user"}], "model": 3}, "model"),
         (CHAT, {"messages": [{"role": "user"}], "n": True}, "n"),
-        (CHAT, {"messages": [{"role": "user"}], "n": 17}, "n"),
+        (CHAT, {"messages": [{"role": "user"}], "n": 129}, "n"),
         (CHAT, {"messages": [{"role": "user"}], "top_p": "x"}, "top_p"),
         (CHAT, {"messages": [{"role": "user"}], "max_tokens": 10**400}, "max_tokens"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 40_000}]}, "input_tokens"),

@@ -62,7 +62,7 @@ _NUMBERS: dict[str, tuple[tuple[type, ...], int | None, int | None]] = {
     "max_tokens": ((int,), 1, None),
     "max_completion_tokens": ((int,), 1, None),
     "max_output_tokens": ((int,), 1, None),
-    "n": ((int,), 1, 16),
+    "n": ((int,), 1, 128),
     "seed": ((int,), None, None),
     "dimensions": ((int,), 1, 4096),
     "temperature": ((int, float), 0, 2),
