@@ -55,6 +55,8 @@ TOOLS = [tool(number) for number in range(128)]
 ITEMS = [item for number in range(170) for item in turn(number)][:1_000]
 REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "20 prompts of langchain": (COMPLETIONS, {"prompt": ["Tell me a story. " * 20] * 20, "max_tokens": 256, "n": 1}),
+    "20 long prompts": (COMPLETIONS, {"prompt": ["some words " * 10_000] * 20}),
+    "20 long prompts in tokens": (COMPLETIONS, {"prompt": [[7] * 8_192] * 20, "max_tokens": 1}),
     "20 prompts without a limit": (COMPLETIONS, {"prompt": ["hi"] * 20, "max_tokens": None}),
     "20 prompts in tokens": (COMPLETIONS, {"prompt": [[7] * 500] * 20, "max_tokens": LONGEST}),
     "n of long answers": (CHAT, {**ASKED, "n": 16, "max_tokens": LONGEST}),
@@ -142,6 +144,8 @@ def test_items_that_an_engine_tries_in_many_forms_are_few(item: Any) -> None:
         (CHAT, {"messages": [USER] * 2_049}),
         (CHAT, {**ASKED, "tools": [tool(1)] * 20, "x": [[1] * 1_000] * 33}),
         (COMPLETIONS, {"prompt": ["a"] * 33}),
+        (COMPLETIONS, {"prompt": ["a", "a" * (16 * LONGEST + 1)]}),
+        (CHAT, {"messages": [{"role": "user", "content": "a" * (16 * LONGEST)}], "prompt": ["a"] * 20}),
         (COMPLETIONS, {"prompt": ["a"] * 20, "n": 2}),
         (CHAT, {**ASKED, "n": 2, "max_tokens": LONGEST + 1}),
         (EMBEDDINGS, {"input": [[1]] * 2_049}),
@@ -154,6 +158,13 @@ def test_beyond_that_it_is_refused(endpoint: str, body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_cost(body, CostLimits(), LONGEST, endpoint)
     assert refused.value.code == "too_expensive"
+
+
+def test_a_limit_of_all_prompts_stays_one_of_all() -> None:
+    limits = CostLimits(max_prompt_bytes=100)
+    check_cost({"prompt": ["a" * 50] * 2}, limits, LONGEST, COMPLETIONS)
+    with pytest.raises(InvalidRequest, match="at most 100 are allowed"):
+        check_cost({"prompt": ["a" * 50, "a" * 51]}, limits, LONGEST, COMPLETIONS)
 
 
 def test_a_limit_of_all_output_stays_one_of_all() -> None:

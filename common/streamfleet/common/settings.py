@@ -360,7 +360,9 @@ class WorkerSettings(Group):
         description="Most output tokens of one request, all choices together; 0: what a sequence can hold, for each.",
     )
     max_prompt_bytes: int = Field(
-        0, ge=0, description="Most text of one prompt, in bytes; 0: 16 for each token that one sequence can hold."
+        0,
+        ge=0,
+        description="Most text of one request's prompts, in bytes; 0: 16 a token that a sequence can hold, for each.",
     )
     allow: Annotated[tuple[Allowed, ...], NoDecode] = Field(
         (),

@@ -63,7 +63,7 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
             _check_media(name, key, value, limits)
     most = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else 0)
     if most:
-        _check_bytes(body, most)
+        _check_bytes(body, most, each_prompt=not limits.max_prompt_bytes)
 
 
 def readable_bytes(body: Mapping[str, Any], size: int) -> int:
@@ -154,9 +154,11 @@ def _check_media(name: str, key: str, value: Any, limits: CostLimits) -> None:
         limits.require(Feature.MEDIA_URLS, name, f"has a {key[:80]} to fetch; send it as a data: URL")
 
 
-def _check_bytes(body: Mapping[str, Any], most: int) -> None:
+def _check_bytes(body: Mapping[str, Any], most: int, *, each_prompt: bool) -> None:
     sizes = {name: sum(map(_prompt_bytes, _items(body.get(name)))) for name in _TOGETHER}
-    for name in _EACH:
+    if each_prompt:  # each may be as long as the engine allows; the limit that an operator sets is of all together
+        sizes["prompt"] = 0
+    for name in (*_EACH, *(["prompt"] if each_prompt else [])):
         items = _items(body.get(name))
         if name == "documents" and "messages" in body:  # parts of one conversation
             sizes[name] = sum(map(_prompt_bytes, items))
