@@ -150,7 +150,8 @@ def request_of(body: bytes, key: str) -> bytes:
     """Bytes of an HTTP request for a streamed answer."""
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        "x-streamfleet-event-ids: send\r\n\r\n"  # lags are measured by the ids
     )
     return head.encode() + body
 

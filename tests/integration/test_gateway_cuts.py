@@ -42,6 +42,8 @@ async def read_until_cut(url: str, key: str, method: str, path: str, **asked: An
     async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as http:
         with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
             async with http.stream(method, path, headers=headers, **asked) as answer:
+                if answer.status_code == 204:  # cut behind the last chunk: nothing is left
+                    return [Event(data="[DONE]")], name
                 assert answer.status_code == 200, await answer.aread()
                 name = answer.headers["x-streamfleet-id"]
                 sse = Sse(answer, seen)

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from streamfleet.cli.demo.server import RedisServer
+from streamfleet.gateway import streaming
 from streamfleet.gateway.batch_records import BATCH, FILE, new_id
 from tests.fault.proxy import Proxy
 from tests.integration.gateway_here import gateway_here
@@ -79,7 +80,7 @@ async def answer(http: httpx.AsyncClient, owner: str, method: str, path: str, mo
     ],
 )
 async def test_who_calls_while_redis_hangs_hears_of_it_soon(
-    server: RedisServer, tmp_path: Path, keys: str, known: bool, models: str
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, known: bool, models: str
 ) -> None:
     """Also all who call at once, and the first callers of a gateway, which has opened nothing yet."""
     limits = (10_000, 1_000_000) if keys == "limited" else (None, None)
@@ -90,7 +91,7 @@ async def test_who_calls_while_redis_hangs_hears_of_it_soon(
         "models": models,
         "files": tmp_path.as_uri(),
     }
-    settings["keep_alive_comment_s"] = 0.5  # what a stream waits in vain for, before the server hangs
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.5)  # what a stream waits in vain for, before the server hangs
     async with gateway_here(server.url, key if keys != "off" else None, **settings) as http:
         http.timeout = httpx.Timeout(60)
         if known:

@@ -135,17 +135,18 @@ async def test_openais_client_sends_it_again_by_itself(ground: Ground, worker_la
 
 async def test_streams_that_have_begun_end_with_an_error(redis_url: str, tmp_path: Path) -> None:
     """Also that of a reader who came later, by the request's id."""
-    settings: dict[str, object] = {"gateway_keys": "off", "gateway_models": MODELS, "gateway_keep_alive_comment_s": 0.1}
+    settings: dict[str, object] = {"gateway_keys": "off", "gateway_models": MODELS}
     with gateway_on(redis_url, tmp_path, **settings) as gateway:
         async with (
             redis.asyncio.Redis.from_url(redis_url, decode_responses=True, socket_timeout=None) as rows,
             gateway.http() as http,
         ):
             body = chat(0.1, model="simulated", stream=True)
-            headers = {"X-Streamfleet-On-Disconnect": "continue"}
+            begun = {"X-Streamfleet-Expected": "tell"}
+            headers = {"X-Streamfleet-On-Disconnect": "continue", **begun}
             first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=headers))
             (name,) = await Ground(redis_url, tmp_path, gateway, rows).waits(1)
-            second = asyncio.create_task(http.get(f"/v1/streams/{name}"))
+            second = asyncio.create_task(http.get(f"/v1/streams/{name}", headers=begun))
             await eventually(lambda: gateway.metric("streamfleet_gateway_streams_open") == 2, 10, "both have begun")
             await lose(rows, [name])
             for answer in await asyncio.wait_for(asyncio.gather(first, second), 20):

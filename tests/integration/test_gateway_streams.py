@@ -30,7 +30,6 @@ def apart(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ga
         stage.url,
         tmp_path_factory.mktemp("apart"),
         gateway_models="simulated=apart",
-        gateway_keep_alive_comment_s=0.2,
     ) as process:
         yield process
 
@@ -57,12 +56,10 @@ class Sse:
     Attributes:
         answer: its headers.
         seen: all events so far.
-        comments: how many came.
     """
 
     answer: httpx.Response
     seen: list[Event] = field(default_factory=list)
-    comments: int = 0
 
     def __post_init__(self) -> None:
         self._lines = self.answer.aiter_lines()  # which can be had once
@@ -74,8 +71,6 @@ class Sse:
                 self.seen.append(event)
                 yield event
                 event = Event()
-            elif line.startswith(":"):
-                self.comments += 1
             else:
                 name, _, value = line.partition(":")
                 setattr(event, name, value.strip())
@@ -198,6 +193,50 @@ async def test_a_stream_without_tokens_left_is_one_chunk(stage: Stage) -> None:
     assert joined(events) == whole.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize(
+    "resumes",
+    [
+        {},
+        {"Idempotency-Key": "ids"},
+        {"X-Streamfleet-On-Disconnect": "continue"},
+        {"X-Streamfleet-Event-Ids": "send"},
+    ],
+    ids=str,
+)
+async def test_events_have_ids_for_those_who_can_resume(stage: Stage, resumes: dict[str, str]) -> None:
+    """All others get `data:` lines, and nothing else."""
+    body = chat(0.5, model="simulated", stream=True)
+    async with stage.client() as http:
+        answer = await http.post(PATH, json=body, headers=resumes)
+        again = await http.get(f"/v1/streams/{answer.headers['x-streamfleet-id']}")
+    fields = {line.partition(":")[0] for line in answer.text.splitlines() if line}
+    assert fields == ({"id", "data"} if resumes else {"data"})
+    chunks = [line for line in again.text.splitlines() if line.startswith("data:")]
+    assert [line for line in answer.text.splitlines() if line.startswith("data:")] == chunks
+    assert again.text.count("id: ") == len(chunks) - 1, "all but [DONE]"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_eventsource_ends_when_its_stream_has_ended(stage: Stage, streamed: bool) -> None:
+    """It comes back after each 200 behind its last id, by the standard, until it gets another status."""
+    async with stage.client() as http:
+        asked = await http.post(PATH, json=chat(0.1, model="simulated", stream=streamed))
+        path, last, seen = f"/v1/streams/{asked.headers['x-streamfleet-id']}", "", 0
+        events: list[Event] = []
+        ended = None
+        while ended is None and seen < 100:
+            async with reading(http, "GET", path, headers={"Last-Event-ID": last} if last else {}) as sse:
+                if sse.answer.status_code != 200:
+                    ended = sse.answer
+                    break
+                events = await sse.rest()
+            seen += len(events)
+            last = next((event.id for event in reversed(events) if event.id), last)
+    assert ended is not None
+    assert (ended.status_code, ended.headers.get("content-length")) == (204, None)
+    assert seen == len(events), "it came back once"
+
+
 @pytest.mark.parametrize("last", ["nonsense", "1-0", "x/y"])
 async def test_an_event_id_that_is_none_is_refused(stage: Stage, last: str) -> None:
     async with stage.client() as http:
@@ -269,17 +308,6 @@ async def test_a_restart_is_told_and_never_glued_on(stage: Stage, apart: Gateway
     finally:
         for worker in workers:
             worker.destroy()
-
-
-async def test_who_waits_for_the_first_token_hears_that_somebody_is_there(stage: Stage, apart: GatewayProcess) -> None:
-    """No worker runs: proxies would cut a connection over which nothing comes."""
-    headers = {"X-Streamfleet-Ttl": "900ms"}
-    body = chat(1, model="simulated", stream=True)
-    async with apart.http(stage.key) as http, reading(http, json=body, headers=headers) as sse:
-        events = await sse.rest()
-    (last,) = events
-    assert sse.comments >= 2
-    assert json.loads(last.data)["error"]["code"] == "deadline_exceeded"
 
 
 async def test_many_read_at_once(stage: Stage) -> None:

@@ -11,12 +11,14 @@ from typing import Any, cast
 
 import pytest
 
+from streamfleet.common.clock import SystemClock
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.api_keys import make_record
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.disconnect import DisconnectWatcher
+from streamfleet.gateway.framing import COMMENT, DONE, frame
 from streamfleet.gateway.open_calls import OpenCalls
-from streamfleet.gateway.streaming import COMMENT, DONE, EventStream, Reading, frame
+from streamfleet.gateway.streaming import EventStream, Reading
 from tests.unit.gateway_server import Address, connect, served
 from tests.waiting import eventually
 
@@ -24,6 +26,11 @@ LARGE = 12_000_000
 """More than the buffers of both sockets take."""
 KEY = "digest"
 COMMENT_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.gateway.streaming.KEEP_ALIVE_S", COMMENT_S)
 
 
 class Stage:
@@ -45,7 +52,7 @@ class Stage:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.flow = scope["state"]["flow"]
-        gateway = SimpleNamespace(settings=SimpleNamespace(gateway_keep_alive_comment_s=COMMENT_S))
+        gateway = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(default_model="m"))
         reading = Reading(
             cast("Any", SimpleNamespace(gateway=gateway, call=scope["state"]["call"])),
             cast("Any", None),

@@ -36,10 +36,9 @@ async def nothing_more() -> AsyncGenerator[bytes, None]:
 
 async def test_a_request_whose_reader_takes_nothing_is_let_go() -> None:
     abandoned: list[str] = []
-    gateway = SimpleNamespace(settings=SimpleNamespace(gateway_keep_alive_comment_s=15.0))
     call = SimpleNamespace(facts={}, began_s=0.0)
     reading = Reading(
-        cast("Any", SimpleNamespace(gateway=gateway, call=call)),
+        cast("Any", SimpleNamespace(call=call)),
         cast("Any", None),
         cast("Any", SimpleNamespace(id="r-1")),
         after=None,

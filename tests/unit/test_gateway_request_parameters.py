@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ def test_who_says_nothing_gets_the_usual() -> None:
         stream=False,
         restart_events=False,
         after=None,
+        event_ids=False,
         tier=None,
     )
 
@@ -208,6 +210,34 @@ def test_streams() -> None:
     assert read({"stream": True}).stream
     assert read(X_Streamfleet_Restarts="event").restart_events
     assert read(Last_Event_ID="1-0/3").after == "1-0/3"
+
+
+@pytest.mark.parametrize(
+    ("headers", "resumes"),
+    [
+        ({}, False),
+        ({"Accept": "text/event-stream"}, False),
+        ({"X_Streamfleet_Restarts": "event"}, False),
+        ({"X_Streamfleet_On_Disconnect": "cancel"}, False),
+        ({"Idempotency_Key": ""}, False),
+        ({"Last_Event_ID": "1-0/3"}, True),
+        ({"Idempotency_Key": "mine"}, True),
+        ({"Idempotency_Key": "mine", "X_Streamfleet_On_Disconnect": "cancel"}, True),
+        ({"X_Streamfleet_On_Disconnect": "continue"}, True),
+        ({"X_Streamfleet_Event_Ids": "send"}, True),
+    ],
+    ids=str,
+)
+def test_events_have_ids_for_those_who_can_resume(headers: dict[str, str], resumes: bool) -> None:
+    """Whatever the gateway does with all requests whose callers leave: plain readers do not know of that."""
+    assert read(**headers).event_ids is resumes
+    assert read({}, replace(BOUNDS, continue_on_disconnect=True), **headers).event_ids is resumes
+
+
+def test_an_event_id_is_asked_for_in_one_way() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(X_Streamfleet_Event_Ids="yes")
+    assert (caught.value.param, caught.value.message) == ("X-Streamfleet-Event-Ids", "must be send, not 'yes'")
     with pytest.raises(InvalidRequest) as caught:
         read({"stream": "yes"})
     assert caught.value.param == "stream"

@@ -88,9 +88,8 @@ async def test_a_stream_writes_straight_what_comes_behind_its_first_event() -> N
 
 def a_reading() -> Reading:
     """Of a stream that somebody reads again, so that nothing of it is measured."""
-    gateway = SimpleNamespace(settings=SimpleNamespace(gateway_keep_alive_comment_s=15.0))
     return Reading(
-        cast("Any", SimpleNamespace(gateway=gateway, call=SimpleNamespace(facts={}, began_s=0.0))),
+        cast("Any", SimpleNamespace(call=SimpleNamespace(facts={}, began_s=0.0))),
         cast("Any", None),
         cast("Any", SimpleNamespace(id="r-1")),
         after="4-0/0",

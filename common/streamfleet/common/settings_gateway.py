@@ -304,9 +304,6 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     gateway_keep_alive_s: int = Field(
         75, ge=1, description="How long a connection without a request is kept; longer than a load balancer does."
     )
-    gateway_keep_alive_comment_s: float = Field(
-        15.0, gt=0, description="A stream without tokens gets a comment so often, in seconds: proxies cut silent ones."
-    )
     gateway_drain_ms: int = Field(
         25_000, ge=0, description="After SIGTERM, how long answers may still take before callers are told to ask again."
     )

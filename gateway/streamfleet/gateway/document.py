@@ -305,6 +305,11 @@ RESTARTS = header(
     "X-Streamfleet-Restarts", {"type": "string", "enum": ["error", "event"]}, "how a stream that begins anew is told"
 )
 AFTER = header("Last-Event-ID", TEXT, "of a stream: go on behind this event")
+EVENT_IDS = header(
+    "X-Streamfleet-Event-Ids",
+    {"type": "string", "enum": ["send"]},
+    "a stream has ids to resume behind; so it has with an Idempotency-Key, Last-Event-ID, or On-Disconnect: continue",
+)
 EXPECTED = header(
     "X-Streamfleet-Expected",
     {"type": "string", "enum": ["tell"]},

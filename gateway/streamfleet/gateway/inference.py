@@ -47,6 +47,7 @@ from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.disconnect import CallerLeft
 from streamfleet.gateway.document import (
     AFTER,
+    EVENT_IDS,
     EXPECTED,
     IDEMPOTENCY,
     JSON,
@@ -58,6 +59,7 @@ from streamfleet.gateway.document import (
     operation,
 )
 from streamfleet.gateway.errors import ApiError, result_to_api_error
+from streamfleet.gateway.framing import Framing, tier_field
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.request_parameters import (
     SDK_TRIES,
@@ -66,7 +68,7 @@ from streamfleet.gateway.request_parameters import (
     check_fields,
     request_id,
 )
-from streamfleet.gateway.streaming import Reading, open_stream, tier_field
+from streamfleet.gateway.streaming import Reading, open_stream
 from streamfleet.gateway.token_budget import Reservation, used_tokens
 from streamfleet.producer.client import Client
 from streamfleet.producer.handle import Handle
@@ -95,7 +97,7 @@ router = APIRouter(tags=["models"], route_class=DirectRoute)
 _ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
 _ANSWER, _STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
 _NAMED = (*WAITING, IDEMPOTENCY, EXPECTED)
-_STREAMING = (*_NAMED, RESTARTS, AFTER)
+_STREAMING = (*_NAMED, RESTARTS, AFTER, EVENT_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Enqueued:
     Attributes:
         context, parameters, client, handle: its parts.
         reservation: of the caller's tokens; None where it has no limit.
+        model: the workers' name of its model; empty if it names none.
         fingerprint: equal for equal tries; empty if no other try may take the request over.
     """
 
@@ -113,6 +116,7 @@ class Enqueued:
     client: Client
     handle: Handle
     reservation: Reservation | None
+    model: str
     fingerprint: str = ""
 
     @property
@@ -226,7 +230,7 @@ async def answer(request: Request, endpoint: str) -> Response:
     enqueued = await enqueue(request, endpoint)
     if enqueued.parameters.stream:
         try:
-            return await open_stream(_reading(enqueued))
+            return await open_stream(_reading(enqueued, endpoint))
         except CallerLeft:  # before the headers: after them, SDKs do not try again
             enqueued.leave()
             raise
@@ -297,7 +301,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
-    return Enqueued(context, parameters, client, handle, reservation, fingerprint)
+    return Enqueued(context, parameters, client, handle, reservation, sent.get("model") or "", fingerprint)
 
 
 async def wait_for(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Result:
@@ -334,61 +338,18 @@ async def wait_for(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[None]] 
         return future.result()
 
 
-class EarlySpace(Response):
-    """The answer of a request that is not streamed, with white space before its JSON if it takes long.
-
-    White space takes the status 200 with it. So it begins only when a worker has run the request at two looks: what the
-    engine refuses has ended by then. What fails all the same, is a cut connection.
-    """
-
-    media_type = "application/json"
-
-    def __init__(self, enqueued: Enqueued) -> None:
-        super().__init__()
-        del self.headers["content-length"]
-        self._enqueued = enqueued
-        self._looks, self._attempt, self._begun = 0, 0, False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            answered = await whole_answer(self._enqueued, lambda: self._look(send))
-        except (CallerLeft, StreamfleetError, ApiError) as error:
-            if not self._begun:
-                raise
-            self._enqueued.context.call.facts["cut"] = not isinstance(error, CallerLeft)
-            scope["state"]["abort"]()
-            return
-        if self._begun:
-            await send({"type": "http.response.body", "body": answered.body})
-        else:
-            await answered(scope, receive, send)
-
-    async def _look(self, send: Send) -> None:
-        self._looks += 1
-        if self._looks >= LOOKS - 1 and not self._begun:
-            before, self._attempt = self._attempt, 0
-            with contextlib.suppress(StreamfleetError):  # Redis is away: nobody knows whether it runs
-                status = await self._enqueued.handle.status()
-                self._attempt = status.attempt if status.state == RUNNING else 0
-            if not before or before != self._attempt:
-                return
-            self._begun = True
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        if self._begun:
-            await send({"type": "http.response.body", "body": b" ", "more_body": True})
-
-
-def _reading(enqueued: Enqueued) -> Reading:
+def _reading(enqueued: Enqueued, endpoint: str) -> Reading:
+    parameters = enqueued.parameters
     return Reading(
         context=enqueued.context,
         client=enqueued.client,
         handle=enqueued.handle,
-        after=enqueued.parameters.after,
-        restart_events=enqueued.parameters.restart_events,
+        after=parameters.after,
+        restart_events=parameters.restart_events,
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.reservation is not None else None,
-        tier=enqueued.parameters.tier,
-        lane=enqueued.parameters.lane,
-        at_once=enqueued.parameters.tells_expected,
+        framing=Framing(parameters.event_ids, parameters.tier, endpoint, enqueued.handle.id, enqueued.model),
+        lane=parameters.lane,
+        at_once=parameters.tells_expected,
     )

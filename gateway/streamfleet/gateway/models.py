@@ -66,6 +66,12 @@ class Models:
         """All models, by name."""
         return sorted(self._routes) if self._routes else announced_models(await self._workers(self._queue))
 
+    @property
+    def default_model(self) -> str:
+        """The model of requests that name none, as far as workers were seen; empty if nobody knows."""
+        _, workers = self._seen.get(self._queue, (0.0, ()))
+        return next(iter(announced_models(workers)), "")
+
     async def choose(self, model: object, endpoint: str = "") -> Chosen:
         """Returns the destination of a request for this model.
 

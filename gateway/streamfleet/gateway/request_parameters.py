@@ -107,6 +107,7 @@ class RequestParameters:
         stream: True if tokens are to be sent while they are generated.
         restart_events: True if the caller understands that a stream begins anew.
         after: id of the last chunk that the caller has.
+        event_ids: True if the caller can resume its stream, so that its chunks have ids.
         tier: `service_tier` of the chosen lane; None if the caller named none.
         tells_expected: True if the caller asks for place and expected time.
         tries: how often an SDK that tries again by itself sends the request, from this try on; 0 for other callers.
@@ -124,6 +125,7 @@ class RequestParameters:
     stream: bool
     restart_events: bool
     after: str | None
+    event_ids: bool
     tier: str | None
     tells_expected: bool = False
     refuses_late: bool = False
@@ -187,6 +189,7 @@ def read_parameters(
         stream=stream,
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
+        event_ids=_read_event_ids(headers),
         tier=_tier_of(lane) if body.get("service_tier") is not None else None,
         tells_expected=read_tells_expected(headers),
         refuses_late=body.get("service_tier") == "flex" and headers.get("x-streamfleet-lane") is None,
@@ -221,10 +224,22 @@ def read_restart_events(headers: Mapping[str, str]) -> bool:
 
 def read_tells_expected(headers: Mapping[str, str]) -> bool:
     """True if a caller asks for place and expected time. Raises InvalidRequest."""
-    given = headers.get("x-streamfleet-expected")
-    if given not in (None, "tell"):
-        raise InvalidRequest(f"must be tell, not {given[:40]!r}", f"{HEADER_PREFIX}Expected")
+    return _read_wish(headers, "Expected", "tell")
+
+
+def _read_wish(headers: Mapping[str, str], name: str, value: str) -> bool:
+    """True if a header has its only value, False if it is absent. Raises InvalidRequest."""
+    given = headers.get(f"x-streamfleet-{name.lower()}")
+    if given not in (None, value):
+        raise InvalidRequest(f"must be {value}, not {given[:40]!r}", f"{HEADER_PREFIX}{name}")
     return given is not None
+
+
+def _read_event_ids(headers: Mapping[str, str]) -> bool:
+    """True if a caller shows that it can resume: others may know only `data:` lines, whatever the settings say."""
+    asks = _read_wish(headers, "Event-Ids", "send")
+    resumes = headers.get("last-event-id") or headers.get("idempotency-key")
+    return asks or bool(resumes) or headers.get("x-streamfleet-on-disconnect") == "continue"
 
 
 def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -19,7 +19,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
-from streamfleet.common.jsontext import single_line
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
@@ -28,6 +27,7 @@ from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document import AFTER, EXPECTED, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.edge import DirectWriter
 from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
+from streamfleet.gateway.framing import DONE, Framing, error_frame, frame, whole_answer_chunk
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.request_parameters import belongs_to, read_restart_events, read_tells_expected
 from streamfleet.producer.client import Client
@@ -36,9 +36,8 @@ from streamfleet.producer.streaming import Chunk, Event, Missed, Restarted
 from streamfleet.producer.streaming import Reading as Tokens
 
 log = structlog.get_logger(__name__)
-DONE = b"data: [DONE]\n\n"
-COMMENT = b": still here\n"
-"""No empty line after it: once an event had an id, OpenAI's client would take this for an event without JSON."""
+KEEP_ALIVE_S = 25.0
+"""Longest silence of a stream: proxies cut connections after 60 s without a byte, the strictest after 30 s."""
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -53,8 +52,8 @@ class Reading:
         wait_s: longest time until the end of the stream.
         on_left: called when the reader leaves after the headers, or its stream is cut.
         on_result: called with the result, or with None if Redis lost the request; None to call nothing.
+        framing: the form in which the reader gets the answer.
         lane: lane of a request that this call sent; None for one that it only reads.
-        tier: `service_tier` in every chunk; None for none.
         at_once: True to send the headers before the first event: the caller asks for what they say of its wait.
     """
 
@@ -66,53 +65,19 @@ class Reading:
     wait_s: float
     on_left: Callable[[], None]
     on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
-    tier: str | None = None
+    framing: Framing = field(default_factory=lambda: Framing(event_ids=True))
     lane: Lane | None = None
     at_once: bool = False
+
+    @property
+    def reads_again(self) -> bool:
+        """True if the call sent no request: it may come from an EventSource, which reconnects after any 200."""
+        return self.lane is None
 
     @property
     def live(self) -> bool:
         """True if the tokens are read while they are generated: only then does their lag measure this gateway."""
         return self.after is None and not self.handle.existing
-
-
-def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes:
-    """Returns one event, with one line of data."""
-    head = (f"event: {event}\n" if event else "") + (f"id: {chunk_id}\n" if chunk_id else "")
-    text = single_line(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-    return f"{head}data: {text}\n\n".encode(errors="backslashreplace")
-
-
-def chunk_frame(chunk_id: str, raw: str, tier: str | None = None) -> bytes:
-    """Returns a chunk as one event, with its JSON unchanged if that is one line for every reader."""
-    if "\r" in raw:
-        return frame(json.loads(raw) | tier_field(tier), chunk_id)
-    if tier is not None and raw.startswith('{"'):
-        raw = f'{{"service_tier":"{tier}",{raw[1:]}'
-    line = raw if raw.isascii() else single_line(raw)
-    return f"id: {chunk_id}\ndata: {line}\n\n".encode(errors="backslashreplace")
-
-
-def tier_field(tier: str | None) -> dict[str, str]:
-    """The `service_tier` field of an answer; empty for None."""
-    return {} if tier is None else {"service_tier": tier}
-
-
-def error_frame(error: ApiError) -> bytes:
-    """Returns an error inside a stream, as OpenAI's clients raise it."""
-    return frame({"error": error.error})
-
-
-def whole_answer_chunk(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a whole answer as one chunk, for a request whose tokens were not kept."""
-    chat = response.get("object") == "chat.completion"
-    choices = response.get("choices")
-    kept = {name: value for name, value in response.items() if name not in ("choices", "object", "usage")}
-    some = [dict(choice) for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
-    for choice in some:
-        if chat:
-            choice["delta"] = choice.pop("message", {})
-    return {**kept, "object": "chat.completion.chunk" if chat else "text_completion", "choices": some}
 
 
 def restart_error(event: Restarted) -> ApiError:
@@ -133,26 +98,24 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     Raises:
         ApiError, StreamfleetError: the request ended without success before the first event.
     """
-    shown = reading.after is not None
+    shown, told = reading.after is not None, False
     async with contextlib.aclosing(tokens.events()) as groups:
         try:
             async for events in groups:
                 if reading.live:
                     _observe_lags(events, reading.context.gateway.clock.now_ms())
-                sent, error = encode_events(events, reading.restart_events, shown=shown, tier=reading.tier)
+                sent, error = encode_events(events, reading.restart_events, reading.framing, shown=shown)
                 if error is not None:
                     reading.on_left()  # nobody reads the new attempt
-                    yield sent + error_frame(error)
+                    yield sent + _error(error, begun=told or bool(sent) or not reading.reads_again)
                     return
                 if sent:
-                    shown = True
+                    shown = told = True
                     yield sent
         except RequestFailed as failure:
             result = await reading.client.result(failure.id, 0)
             _settle(reading, result)
-            if not shown:
-                raise result_to_api_error(result) from None
-            yield error_frame(result_to_api_error(result))
+            yield _error(result_to_api_error(result), begun=told or (shown and not reading.reads_again))
             return
         except RequestLost:
             _settle(reading, None)
@@ -160,9 +123,16 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     if not shown or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
         if not shown:
-            yield frame(whole_answer_chunk(result.response or {}) | tier_field(reading.tier))
+            yield reading.framing.answer(whole_answer_chunk(result.response or {}))
         _settle(reading, result)
     yield DONE
+
+
+def _error(error: ApiError, *, begun: bool) -> bytes:
+    """Returns an error as an event; raises it if the stream has not begun, so that it keeps its status."""
+    if not begun:
+        raise error from None
+    return error_frame(error)
 
 
 def _settle(reading: Reading, result: Result | None) -> None:
@@ -177,14 +147,16 @@ def _observe_lags(events: Iterable[Event], now_ms: float) -> None:
 
 
 def encode_events(
-    events: Iterable[Event], restart_events: bool, *, shown: bool, tier: str | None = None
+    events: Iterable[Event], restart_events: bool, framing: Framing, *, shown: bool
 ) -> tuple[bytes, ApiError | None]:
     """Returns events as bytes, and the error that ends the stream after them, or None."""
     parts: list[bytes] = []
     for event in events:
         match event:
             case Chunk():
-                parts.append(chunk_frame(event.id, event.raw, tier))
+                if not (shown or parts):
+                    framing.learn(event.data)
+                parts.append(framing.chunk(event.id, event.raw))
             case Restarted():
                 if not shown:  # the reader has seen nothing of the former attempt
                     parts.clear()
@@ -203,13 +175,13 @@ def encode_events(
 async def open_stream(reading: Reading) -> Response:
     """Returns the answer after its first event, or after a first wait: an early failure becomes an answer of its own.
 
-    A caller that asks for place and expected time gets it at once.
+    A caller that asks for place and expected time gets it at once. One that reads an ended stream behind its last event
+    gets 204: an EventSource comes back after any 200.
 
     Raises:
         ApiError, StreamfleetError: the request failed before its first event.
         CallerLeft: the caller left before that; the caller of this function decides what becomes of the request.
     """
-    gateway = reading.context.gateway
     tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
     source = frames(reading, tokens)
     watcher = reading.context.watcher(reading.lane)
@@ -217,9 +189,10 @@ async def open_stream(reading: Reading) -> Response:
     watcher.__enter__()
     try:
         if not reading.at_once:
-            await watcher.wait(first, gateway.settings.gateway_keep_alive_comment_s)
-        if first.done():
-            first.result()
+            await watcher.wait(first, KEEP_ALIVE_S)
+        if first.done() and first.result() == DONE and reading.reads_again:
+            await _finish(first, source, watcher)
+            return Response(status_code=204)
         return EventStream(reading, tokens, source, first, watcher)
     except BaseException as error:
         if isinstance(error, ApiError) and not first.done():
@@ -254,7 +227,8 @@ class EventStream(Response):
         self._reading, self._tokens, self._source = reading, tokens, source
         self._first, self._watcher = first, watcher
         self._writer: DirectWriter | None = None
-        self._sent_s = 0.0
+        # Where the first event is still to come, the caller has heard nothing for as long as one may hear nothing.
+        self._sent_s = asyncio.get_running_loop().time() if first.done() or reading.at_once else -math.inf
         self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature is ASGI's
@@ -299,24 +273,27 @@ class EventStream(Response):
         """Write chunks directly: with a thousand streams, waking a task for each group costs a quarter of the time."""
         if self._writer is None:
             return
-        tier = self._reading.tier
-        self._writer.write(b"".join([chunk_frame(f"{stream_id}/{at}", raw, tier) for at, raw in enumerate(chunks)]))
+        chunk = self._reading.framing.chunk
+        self._writer.write(b"".join([chunk(f"{stream_id}/{at}", raw) for at, raw in enumerate(chunks)]))
         self._sent_s = asyncio.get_running_loop().time()
         if self._reading.live:
             metrics.observe_lag(f"{stream_id}/0", self._reading.context.gateway.clock.now_ms())
 
     async def _wait_until_sent(self, pump: asyncio.Future[None], send: Send) -> None:
-        """Wait until all is sent; send a comment now and then; give up after `wait_s`."""
-        every_s = self._reading.context.gateway.settings.gateway_keep_alive_comment_s
+        """Wait until all is sent; break each silence; give up after `wait_s`."""
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + self._reading.wait_s
+        give_up_s, broken_s = loop.time() + self._reading.wait_s, -math.inf
         try:
-            while not await self._watcher.wait(pump, every_s):
-                if loop.time() > give_up_s:
+            while True:
+                due_s = max(self._sent_s, broken_s) + KEEP_ALIVE_S
+                if await self._watcher.wait(pump, max(0.0, min(due_s, give_up_s) - loop.time())):
+                    break
+                if loop.time() >= give_up_s:
                     text = "the request was not answered before its deadline"
                     raise ApiError(504, text, "deadline_exceeded", SERVER)  # noqa: TRY301 - reported like an error of the pump
-                if loop.time() - self._sent_s >= every_s:
-                    await self._comment(send, give_up_s - loop.time())
+                if loop.time() - self._sent_s >= KEEP_ALIVE_S:
+                    await self._keep_alive(send, give_up_s - loop.time())
+                    broken_s = loop.time()
             pump.result()
         except ApiError as error:
             if pump.done():  # it has said how it ended
@@ -326,14 +303,16 @@ class EventStream(Response):
             self._reading.on_left()
             await self._send(send, error_frame(error))
 
-    async def _comment(self, send: Send, wait_s: float) -> None:
-        """Send a comment, unless events are on their way: it would stand inside of one that is sent in pieces.
+    async def _keep_alive(self, send: Send, wait_s: float) -> None:
+        """Break a silence, unless events are on their way: it would stand inside of one that is sent in pieces.
 
         Then wait for the connection, as long as that: so the reader's pace is measured.
         """
         if self._writer is None or self._writer.ready():
             if not self._reading.context.call.midway:
-                await self._send(send, COMMENT)
+                gateway, framing = self._reading.context.gateway, self._reading.framing
+                now_s = gateway.clock.now_ms() // 1000
+                await self._send(send, framing.keep_alive(now_s, gateway.models.default_model))
             return
         nothing = asyncio.ensure_future(send({"type": "http.response.body", "body": b"", "more_body": True}))
         try:
@@ -358,11 +337,12 @@ async def _finish(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None]
 
 router = APIRouter(tags=["models"])
 _ERRORS = (400, 404, 499, 504, "4XX", "5XX")
+ENDED = {"description": "the stream has ended, and nothing is left behind `Last-Event-ID`"}
 
 
 @router.get(
     "/v1/streams/{request_id}",
-    **operation({200: answers("EngineAnswer", SSE)}, _ERRORS, parameters=(AFTER, RESTARTS, EXPECTED)),
+    **operation({200: answers("EngineAnswer", SSE), 204: ENDED}, _ERRORS, parameters=(AFTER, RESTARTS, EXPECTED)),
 )
 async def stream(request: Request, request_id: str) -> Response:
     """The tokens of a request that was sent with `stream`, by the `x-streamfleet-id` of its answer.
