@@ -77,6 +77,7 @@ class Server:
         if isinstance(body, dict) and body.get("stream"):
             options = body.get("stream_options") or {}
             request.on_chunk, request.tells_usage = events.chunk, options.get("include_usage") is True
+            request.counts_along = options.get("continuous_usage_stats") is True
         try:
             return await self._engine.run(request)
         except EngineUnavailable as error:

@@ -199,6 +199,34 @@ async def test_a_streamed_answer_says_the_same_as_one_that_is_not(subject: Subje
     assert reply.first_token_ms is not None
 
 
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("along", [True, False])
+async def test_each_chunk_counts_the_tokens_so_far_for_those_who_ask(
+    subject: Subject, endpoint: str, along: bool
+) -> None:
+    """As vLLM does it: those of the chunk's choice, and at last those of all choices."""
+    prompt: dict[str, Any] = {"prompt": "Once upon a time"}
+    if endpoint == CHAT:
+        prompt = {"messages": [{"role": "user", "content": "Once upon a time"}]}
+    body = {**prompt, "max_tokens": 6, "n": 2, "temperature": 0.5}
+    asked = Collected(EngineRequest(f"along-{endpoint[-5:]}-{along}", endpoint, body, Lane.LOW))
+    asked.request.tells_usage, asked.request.counts_along = True, along
+    answer = json.loads((await subject.engine.run(asked.request)).body)
+    *chunks, last = asked.chunks
+    assert last["usage"]["completion_tokens"] == answer["usage"]["completion_tokens"]
+    if not along:
+        assert not any(chunk.get("usage") for chunk in chunks)
+        return
+    total = 0
+    for number in range(2):
+        counts = [chunk["usage"] for chunk in chunks if chunk["choices"][-1]["index"] == number]
+        made = [each["completion_tokens"] for each in counts]
+        assert made == sorted(made)
+        assert {each["total_tokens"] - each["completion_tokens"] for each in counts} == {last["usage"]["prompt_tokens"]}
+        total += made[-1]
+    assert total == last["usage"]["completion_tokens"]
+
+
 async def test_a_streamed_completion_of_several_choices(subject: Subject) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": 4, "n": 2, "temperature": 0.5}
     asked = Collected(EngineRequest("text-2", COMPLETIONS, body, Lane.LOW))

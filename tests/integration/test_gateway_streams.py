@@ -124,6 +124,15 @@ async def test_usage_comes_last_for_who_asks(sdk: openai.AsyncOpenAI) -> None:
     assert last.usage.completion_tokens == 4
 
 
+async def test_usage_comes_along_for_who_asks(sdk: openai.AsyncOpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    stream = await sdk.chat.completions.create(
+        model="simulated", messages=MESSAGES, max_tokens=4, stream=True, stream_options=options
+    )
+    counts = [chunk.usage.completion_tokens for chunk in [chunk async for chunk in stream] if chunk.usage]
+    assert counts == [0, 1, 2, 3, 4, 4, 4]
+
+
 async def test_what_fails_before_the_first_token_is_a_plain_error(sdk: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await sdk.chat.completions.create(model="simulated", messages=MESSAGES, temperature=9, stream=True)

@@ -164,10 +164,11 @@ def test_an_error_among_the_chunks_is_the_answer(code: object, status: int) -> N
 
 
 def test_a_body_asks_for_the_count_too_and_only_some_endpoints_stream() -> None:
-    assert streamed_body({"model": "m"}) == {
-        "model": "m",
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    asked = EngineRequest("r", CHAT, {}, Lane.LOW)
+    body = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    assert streamed_body(asked, {"model": "m"}) == body
+    asked.counts_along = True
+    along = {"include_usage": True, "continuous_usage_stats": True}
+    assert streamed_body(asked, {"model": "m"}) == body | {"stream_options": along}
     assert not EngineRequest("r", EMBEDDINGS, {}, Lane.LOW, on_chunk=print).streams
     assert not EngineRequest("r", CHAT, {}, Lane.LOW).streams

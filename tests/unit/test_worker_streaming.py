@@ -104,12 +104,20 @@ async def test_a_request_that_cannot_be_read_is_ended_for_its_readers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "tells"),
-    [({"include_usage": True}, True), ({"include_usage": False}, False), ({"include_usage": 1}, False), ("x", False)],
-    ids=["yes", "no", "number", "text"],
+    ("options", "tells", "along"),
+    [
+        ({"include_usage": True}, True, False),
+        ({"include_usage": False}, False, False),
+        ({"include_usage": 1}, False, False),
+        ("x", False, False),
+        ({"include_usage": True, "continuous_usage_stats": True}, True, True),
+        ({"include_usage": True, "continuous_usage_stats": "x"}, True, False),
+        ({"continuous_usage_stats": True}, False, False),
+    ],
+    ids=str,
 )
-async def test_the_count_of_tokens_goes_to_those_who_ask(options: Any, tells: bool) -> None:
+async def test_the_count_of_tokens_goes_to_those_who_ask(options: Any, tells: bool, along: bool) -> None:
     rig = Rig()
     await rig.run(in_flight_request(1, {**CHAT, "stream_options": options}, stream=b"1"))
-    assert rig.engine.seen[0].tells_usage is tells
+    assert (rig.engine.seen[0].tells_usage, rig.engine.seen[0].counts_along) == (tells, along)
     assert "stream_options" not in rig.engine.seen[0].body

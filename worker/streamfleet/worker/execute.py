@@ -164,7 +164,8 @@ class Executor:
             asked.traceparent = request.trace.traceparent
         if decoded.stream and decoded.endpoint in STREAMED:
             request.tokens = self._publisher.open(request)
-            asked.on_chunk, asked.tells_usage = request.tokens.add, _wants_usage(decoded)
+            asked.on_chunk = request.tokens.add
+            asked.tells_usage, asked.counts_along = _wanted_usage(decoded)
         too_late = None
         if remaining_s < math.inf:
             too_late = asyncio.get_running_loop().call_later(remaining_s, request.stop, StopReason.LATE)
@@ -211,10 +212,15 @@ class Executor:
         return request.late_at - self._clock.monotonic()
 
 
-def _wants_usage(decoded: Request) -> bool:
-    """True if the caller asked for the token counts in a chunk of their own (`stream_options.include_usage`)."""
-    options = decoded.body.get("stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True
+def _wanted_usage(decoded: Request) -> tuple[bool, bool]:
+    """True if the caller asked for token counts in a chunk of their own; the same for those so far in each chunk.
+
+    As in vLLM, `stream_options.continuous_usage_stats` counts only with `include_usage`.
+    """
+    given = decoded.body.get("stream_options")
+    options = given if isinstance(given, dict) else {}
+    wanted = options.get("include_usage") is True
+    return wanted, wanted and options.get("continuous_usage_stats") is True
 
 
 def _outcome_of(answer: EngineReply | EngineError | None) -> Outcome:

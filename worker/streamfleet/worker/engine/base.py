@@ -55,6 +55,7 @@ class EngineRequest:
         on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object as JSON, on one line.
             None if the caller wants no chunks. The whole answer is returned all the same.
         tells_usage: true if the caller wants the last chunk too, which only counts tokens.
+        counts_along: true if the caller wants the tokens so far in each chunk.
         resume: output to go on from; the engine ignores what it cannot use, and begins anew.
         usage: tokens used until the request was ended early, as OpenAI counts them. The engine sets it; None if
             nobody counted.
@@ -75,6 +76,7 @@ class EngineRequest:
     traceparent: str = ""
     on_chunk: Callable[[bytes], None] | None = None
     tells_usage: bool = False
+    counts_along: bool = False
     resume: Partial | None = None
     usage: dict[str, Any] | None = None
     guessed: bool = False

@@ -179,7 +179,7 @@ class OpenAIEngine:
             return refusal
         parser = SseParser(request, self._clock.monotonic) if request.streams else None
         asked = self._with_model(request.body)
-        body = encode_body(asked if parser is None else streamed_body(asked))
+        body = encode_body(asked if parser is None else streamed_body(request, asked))
         if isinstance(body, EngineReply):
             return body
         headers = {

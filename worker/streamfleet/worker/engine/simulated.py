@@ -361,24 +361,30 @@ class _Chunks:
     def make(self, steps: int) -> None:
         """Hand on what so many more steps add to each choice, as one chunk a choice."""
         if self._made == 0 and self._chat:
-            self._hand_on([self._choice(index, {"role": "assistant", "content": ""}) for index in self._indexes])
+            role = {"role": "assistant", "content": ""}
+            self._hand_on([self._choice(index, role) for index in self._indexes], self._usage(0))
         first, self._made = self._made, self._made + steps
         for index in self._indexes:
             tokens = self._tokens[index][first : self._made]
             if tokens:
                 text = (" " if first else "") + " ".join(tokens)
-                self._hand_on([self._choice(index, {"content": text} if self._chat else text)])
+                self._hand_on([self._choice(index, {"content": text} if self._chat else text)], self._usage(index))
 
     def end(self, cached_tokens: int) -> None:
         """Hand on how the answer ended, and how many of its prompt's tokens were cached."""
         for index in self._indexes:
-            self._hand_on([self._choice(index, {} if self._chat else "", self._plan.finish_reasons[index])])
+            choice = self._choice(index, {} if self._chat else "", self._plan.finish_reasons[index])
+            self._hand_on([choice], self._usage(index))
         if self._request.tells_usage:
             self._hand_on([], simulated_api.usage_of(self._plan, cached_tokens))
 
     @property
     def _indexes(self) -> range:
         return range(len(self._tokens))
+
+    def _usage(self, index: int) -> dict[str, Any] | None:
+        """Tokens of a choice so far, for callers that ask for them in each chunk."""
+        return simulated_api.usage_so_far(self._plan, index, self._made) if self._request.counts_along else None
 
     def _choice(self, index: int, says: Any, finish_reason: str | None = None) -> dict[str, Any]:
         name = "delta" if self._chat else "text"

@@ -197,6 +197,12 @@ def usage_of(done: Plan, cached_tokens: int) -> dict[str, Any]:
     return {**usage, "prompt_tokens_details": {"cached_tokens": cached_tokens}}
 
 
+def usage_so_far(done: Plan, index: int, steps: int) -> dict[str, Any]:
+    """Usage of one choice after so many steps."""
+    prompt = done.prompts[index * len(done.prompts) // len(done.lengths)]
+    return _usage(count_tokens(prompt), min(done.lengths[index], steps))
+
+
 def count_tokens(text: str) -> int:
     """Tokens of a text by the rule of thumb of four bytes each."""
     return max(1, math.ceil(len(text.encode("utf-8", "surrogatepass")) / 4))

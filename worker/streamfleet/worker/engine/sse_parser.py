@@ -20,9 +20,10 @@ EVENT_STREAM = "text/event-stream"
 _DONE = b"[DONE]"
 
 
-def streamed_body(body: Mapping[str, Any]) -> dict[str, Any]:
+def streamed_body(request: EngineRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the body that asks for a streamed answer, always with token counts, which the result needs."""
-    return {**body, "stream": True, "stream_options": {"include_usage": True}}
+    along = {"continuous_usage_stats": True} if request.counts_along else {}
+    return {**body, "stream": True, "stream_options": {"include_usage": True, **along}}
 
 
 class SseParser:

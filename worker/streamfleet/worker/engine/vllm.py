@@ -151,7 +151,7 @@ class VllmEngine:
             return refusal
         hosted, _, failure = self._running()
         parser = SseParser(request, self._clock.monotonic) if request.streams else None
-        asked = request.body if parser is None else streamed_body(request.body)
+        asked = request.body if parser is None else streamed_body(request, request.body)
         if hosted.by_priority:  # in the body: vLLM reads a header only for endpoints that generate
             asked = {**asked, "priority": request.priority}
         body = encode_body(asked)
