@@ -56,7 +56,8 @@ async def serves(http: httpx.AsyncClient, worker: WorkerProcess, url: str) -> No
     async with http:
         assert (await http.get("/v1/models")).json()["data"][0]["id"] == "simulated"
         assert (await http.post(PATH, json=chat(model="simulated"))).status_code == 200
-        streamed = await http.post(PATH, json=chat(0.1, model="simulated", stream=True))
+        ids = {"X-Streamfleet-Event-Ids": "send"}
+        streamed = await http.post(PATH, json=chat(0.1, model="simulated", stream=True), headers=ids)
         assert streamed.text.endswith("data: [DONE]\n\n")
         again = await http.get(f"/v1/streams/{streamed.headers['x-streamfleet-id']}")
         assert again.text == streamed.text
