@@ -78,7 +78,7 @@ def test_what_came_before_the_error_is_sent(event: Event, code: str) -> None:
 
 
 def test_who_understands_restarts_reads_on() -> None:
-    events = [chunk(1), Restarted(2), Missed(3, 2), chunk(2)]
+    events: list[Event] = [chunk(1), Restarted(2), Missed(3, 2), chunk(2)]
     sent, error = encode_events(events, True, Framing(event_ids=True), shown=True)
     assert error is None
     assert [line.split(b"\n")[0] for line in sent.split(b"\n\n")[:-1]] == [

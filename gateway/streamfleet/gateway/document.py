@@ -330,7 +330,7 @@ WAITING = (
     ),
 )
 
-OWN_HEADERS = frozenset(each["name"].lower() for each in (*WAITING, RESTARTS, EXPECTED))
+OWN_HEADERS = frozenset(each["name"].lower() for each in (*WAITING, RESTARTS, EVENT_IDS, EXPECTED))
 """All headers that a caller may give under the project's own prefix."""
 
 
