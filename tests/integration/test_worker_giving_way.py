@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamfleet.producer import Client
+from streamfleet.worker import giving_way
 from tests.contract.subjects import simulated_server
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -72,6 +73,29 @@ async def test_normal_work_takes_no_place_of_other_work(fleet: Fleet) -> None:
         await fleet.add("urgent", "critical", chat())
         assert (await fleet.result("urgent")).ok
         assert held <= {request.lease.entry for request in inside.worker._in_flight.held()}
+
+
+@pytest.mark.parametrize(
+    ("running", "comes", "lanes"),
+    [
+        ("low", "normal", "low"),
+        ("low", "high", "low"),
+        ("low", "critical", "normal,low"),
+        ("normal", "high", "normal,low"),
+    ],
+)
+async def test_one_that_may_interrupt_nobody_gets_the_next_free_slot(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, running: str, comes: str, lanes: str
+) -> None:
+    """Requests of patient lanes, beyond the slots, do not pass it. Of four slots none is kept free."""
+    monkeypatch.setattr(giving_way, "MOST_INTERRUPTIONS", 0)
+    async with worker_inside(fleet.url, small_engine(4), patient_lanes=lanes) as inside:
+        for number in range(24):  # they end one by one
+            await fleet.add(f"patient-{number}", running, chat(0.5 + 0.13 * (number % 4)))
+        await eventually(lambda: len(inside.worker._in_flight) >= 4)
+        await fleet.add("other", comes, chat(0.01))
+        assert (await fleet.result("other")).ok
+        assert await fleet.finished() <= 12, "the patient ones that waited before it came do so still"
 
 
 @pytest.mark.parametrize("lanes", [("normal", "low"), ("low", "normal"), ("low", "low"), ("normal", "normal")])

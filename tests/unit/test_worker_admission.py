@@ -244,7 +244,7 @@ def test_normal_leaves_a_small_part_of_the_reserve_and_low_all_of_it(
     of_normal = normal if normal < slots else slots + prefetch
     assert admits.rooms(0, 100.0) == (*[max(1, slots - 1)] * 2, of_normal - 1, min(of_normal, low + prefetch) - 1)
     old, _ = co_serving(slots, 1, running, prefetch=prefetch, patient_lanes="low")
-    assert old.rooms(0, 100.0)[3] >= admits.rooms(0, 100.0)[3]
+    assert old.rooms(0, 100.0)[3] >= min(slots - 1, admits.rooms(0, 100.0)[3])
 
 
 def test_of_the_kv_cache_too() -> None:
@@ -293,6 +293,23 @@ def test_an_urgent_request_does_not_wait_inside_the_engine() -> None:
     for request in in_flight.active():
         in_flight.done(request)
     assert admits.rooms(0, 100.0) == (12, 12, 9, 9)
+
+
+@pytest.mark.parametrize(
+    ("lane", "lanes", "protected"),
+    [(Lane.LOW, "low", False), (Lane.LOW, "normal,low", True), (Lane.NORMAL, "normal,low", True)],
+)
+def test_a_lane_that_borrows_holds_nothing_beyond_the_slots_while_others_find_no_room(
+    lane: Lane, lanes: str, protected: bool
+) -> None:
+    """Else it would fill each slot that comes free."""
+    admits, in_flight = co_serving(running=9, lane=lane, patient_lanes=lanes, prefetch=2)
+    for request in in_flight.active():
+        request.owed = protected
+    admits.rooms(0, 100.0)
+    assert admits.rooms(0, 100.0 + BORROWED_AFTER_S)[2:] == ((1, 3) if lanes == "low" else (3, 3))
+    in_flight.add(in_flight_request(9, lane=lane, demand=Demand(1, 100)))
+    assert admits.rooms(0, 100.0 + BORROWED_AFTER_S)[-1] == 0
 
 
 def test_the_cheapest_patient_request_is_stopped_for_an_urgent_one() -> None:

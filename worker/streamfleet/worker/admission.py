@@ -114,6 +114,8 @@ class Admission:
         urgent = self._urgent_room(now) if busy else whole
         self._count_blocked(now, blocked=busy > 0 and urgent == 0)
         rooms, owed = [urgent if lane in URGENT else whole for lane in LANES], [whole] * len(LANES)
+        if 0 in rooms[: self.patient - 1]:  # a patient request beyond the slots would take the next one that comes free
+            beyond = 0
         for lane in self._patient_lanes:
             if not self._borrows(lane, now):  # its room is never more than that of a more urgent lane
                 beyond = min(beyond, self._room_of(lane, capacity, load, next_tokens))
