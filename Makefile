@@ -85,7 +85,7 @@ bench-fairness: setup-dev setup-vllm ## Tenants in one lane: a small one beside 
 bench-locality: setup-dev ## Where requests of sessions run: cached tokens, misses, the cost of a pull, beside a push oracle (20 minutes)
 	@$(BIN)/python -m bench.locality $(ARGS)
 
-bench-coserving: setup-dev ## Urgent requests on engines full of patient work: first tokens, what patient work loses (about 25 minutes)
+bench-coserving: setup-dev ## Urgent requests on engines full of patient work: first tokens, what patient work loses (about 55 minutes)
 	@$(BIN)/python -m bench.coserving $(ARGS)
 
 bench-autoscaling: setup-dev ## Simulate a day under several ways to choose the number of workers

@@ -16,7 +16,7 @@ from bench.coserving.cases import BEFORE, CONTENDERS, KV_VARIABLE, PATIENT_TOKEN
 from bench.coserving.figures import Round, round_of, summary
 from bench.coserving.traffic import run as run_once
 
-CALIBRATION_S = 20.0
+CALIBRATION_S, WARM_S = 20.0, 15.0
 
 
 def run(cases: Sequence[Case], *, quick: bool, earlier: Path | None = None) -> Report:
@@ -58,7 +58,8 @@ def measure(case: Case) -> dict[str, object]:
         name: functools.partial(once, name, CONTENDERS[name]) for name in case.contenders
     }
     interleave(measures, case.rounds, title=case.name)
-    return {**asdict(case), "contenders": {name: summary(each) for name, each in found.items()}}
+    made = datetime.now(UTC).date().isoformat()
+    return {"made": made, **asdict(case), "contenders": {name: summary(each) for name, each in found.items()}}
 
 
 def engine_of(case: Case) -> Mapping[str, object]:
@@ -77,5 +78,5 @@ def engine_of(case: Case) -> Mapping[str, object]:
 
 def _calibrated(case: Case, engine: Mapping[str, object]) -> float:
     """Output tokens a second of patient work alone, on this machine."""
-    alone = Case(case.workers, 0.0, case.speed, CALIBRATION_S, case.patient_s)
+    alone = Case(case.workers, 0.0, case.speed, CALIBRATION_S, min(case.patient_s, WARM_S))
     return round_of(run_once(alone, CONTENDERS[BEFORE], engine, 1_000.0, quiet=True)).values["patient_per_s"]

@@ -13,9 +13,12 @@ from bench.coserving.cases import GROUPS, USUAL, chosen
 EXAMPLES = """\
 examples:
   python -m bench.coserving --quick          small sizes, about 4 minutes; into build/bench/quick
-  python -m bench.coserving                  full sizes, about 25 minutes; into bench/results
+  python -m bench.coserving                  full sizes, about 55 minutes; into bench/results
   python -m bench.coserving --only 8         eight workers only; the other cases of the last report stay
-  python -m bench.coserving --only vllm      one worker with real vLLM, about 8 minutes (make setup-vllm)
+  python -m bench.coserving --only normal,behind-low
+                                             the default lane as patient work, and behind low, about 30 minutes
+  python -m bench.coserving --only vllm,vllm-normal
+                                             one worker with real vLLM, about 30 minutes (make setup-vllm)
 """
 
 
@@ -27,7 +30,7 @@ def main() -> int:
         type=_groups,
         default=USUAL,
         metavar="NAME,…",
-        help=f"some of {', '.join(GROUPS)}: numbers of workers, or single cases (default: all but vllm)",
+        help=f"some of {', '.join(GROUPS)}: numbers of workers, or single cases (default: all but those of vLLM)",
     )
     words.add_argument("--rounds", type=int, metavar="N", help="how often everything is run")
     args = words.parse_args()

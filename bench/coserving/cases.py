@@ -10,6 +10,8 @@ from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU as PROF
 
 PATIENT_LANE, URGENT_LANE = "low", "critical"
 PATIENT_TOKENS, URGENT_TOKENS = 512, 32
+SHORT = tuple(range(32, 97, 4))
+"""Lengths of answers of which one ends with about each step: the time until the next end tells nothing by chance."""
 SLOTS = PROFILE.slots
 """Of one engine without its reserve; vLLM gets as many."""
 PATIENT_QUEUE, URGENT_QUEUE = "default", "urgent"
@@ -83,6 +85,7 @@ class Case:
         comes: lane of the urgent requests.
         every_s: seconds from one of them to the next; 0 for random times, infinite for none.
         left_percent: least patient work, of what urgent work leaves.
+        patient_tokens: lengths of the patient answers, by turns.
     """
 
     workers: int
@@ -99,6 +102,7 @@ class Case:
     comes: str = URGENT_LANE
     every_s: float = 0.0
     left_percent: float = 95.0
+    patient_tokens: Sequence[int] = (PATIENT_TOKENS,)
 
     @property
     def name(self) -> str:
@@ -108,7 +112,8 @@ class Case:
         if self.every_s == math.inf:
             return f"{engine}, {self.running} alone"
         if self.every_s:
-            return f"{engine}, full of {self.running}, one {self.comes} each {self.every_s:g} s{after}"
+            running = f"short {self.running}" if self.patient_tokens == SHORT else self.running
+            return f"{engine}, full of {running}, one {self.comes} each {self.every_s:g} s{after}"
         return f"{engine}, {self.load:.0%} urgent{after}{short}"
 
     @property
@@ -122,6 +127,8 @@ LONG_S = 60.0
 NORMAL = Case(
     1, 0.0, 4, LONG_S + 10, LONG_S + 10, contenders=(ALONE, ONLY_LOW, RESERVE), running="normal", every_s=10.0
 )
+BEHIND_LOW = replace(NORMAL, contenders=(ONLY_LOW, RESERVE), running="low", comes="normal", every_s=2.0)
+LENT = replace(BEHIND_LOW, seconds=21.0, patient_tokens=SHORT)
 
 GROUPS: Mapping[str, Sequence[Case]] = {
     "1": (Case(1, 0.1, 4, 20, rounds=2), Case(1, 0.5, 4, 12, rounds=2)),
@@ -137,14 +144,19 @@ GROUPS: Mapping[str, Sequence[Case]] = {
     "normal": (
         NORMAL,
         replace(NORMAL, patient_s=3.0, every_s=math.inf, contenders=(ONLY_LOW, RESERVE), left_percent=98.0),
-        replace(NORMAL, running="low", comes="normal", contenders=(ONLY_LOW, RESERVE)),
     ),
+    "behind-low": (replace(BEHIND_LOW, patient_s=3.0, rounds=2), replace(LENT, rounds=4)),
     "kv": (Case(1, 0.1, 4, 20, contenders=(ALONE, BEFORE, RESERVE), kv_tokens=16_900),),
     "overload": (Case(1, 1.5, 4, 20, contenders=(BEFORE, RESERVE), judges_first_token=False),),
-    "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, BEFORE, HALF, RESERVE)),),
+    "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, BEFORE, HALF, ONLY_LOW, RESERVE)),),
+    "vllm-normal": (
+        replace(NORMAL, speed=0.0),
+        replace(BEHIND_LOW, speed=0.0, patient_s=15.0),
+        replace(LENT, speed=0.0),
+    ),
 }
 """By the names that the command line knows."""
-USUAL = tuple(name for name in GROUPS if name != "vllm")
+USUAL = tuple(name for name in GROUPS if not name.startswith("vllm"))
 
 
 TINY = Case(1, 0.5, 8, 1.5, patient_s=0.5, grace_s=1.5, contenders=(ALONE, BEFORE, HALF, RESERVE))

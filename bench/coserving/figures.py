@@ -130,6 +130,7 @@ def summary(rounds: Sequence[Round]) -> dict[str, Any]:
     found["unanswered"] = sum(each.unanswered for each in rounds)
     for way, values in first_ms.items():
         found[f"{way}_p50_ms"], found[f"{way}_p99_ms"] = _spread(values)
+    found["very_first_ms"] = [each.first_ms[WAYS[0]][0] for each in rounds if each.first_ms[WAYS[0]]]
     found["step_p50_ms"], found["step_p99_ms"] = _spread(steps_ms)
     found["first_ms_cdf"] = cdf([value for values in first_ms.values() for value in values])
     return found

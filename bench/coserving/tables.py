@@ -7,12 +7,14 @@ from typing import Any
 
 from bench.core.reports import Report, Table, Target
 from bench.core.tables import shown
-from bench.coserving.cases import ALONE, BEFORE, GUARANTEED, ONLY_LOW, RESERVE
+from bench.coserving.cases import ALONE, BEFORE, GUARANTEED, LONG_S, ONLY_LOW, RESERVE
 from bench.coserving.traffic import WAYS
 
 Figures = Mapping[str, Any]
 BEYOND_MS = 10.0
 AGAINST = {ALONE: "alone", ONLY_LOW: "with only low giving way"}
+FIRST_ONE = "of the first one of each round, ms"
+"""It finds the reserve lent."""
 LEFT_PERCENT, REPEATED_PERCENT, INTERRUPTIONS = 95.0, 2.0, 3.0
 SHARE_OFF = 0.5
 """Points: so much a few picks more or fewer at the ends of the traffic make."""
@@ -22,7 +24,8 @@ def judge(report: Report) -> None:
     """Write tables and targets from `report.data["cases"]`."""
     report.tables, report.targets = [], []
     for name, case in report.data["cases"].items():
-        report.tables.append(_table(name, case))
+        made = case.get("made", report.made)
+        report.tables.append(_table(name if made == report.made else f"{name}, {made}", case))
         report.targets += _targets(name, case)
 
 
@@ -50,6 +53,7 @@ def left_percent(contenders: Mapping[str, Figures], name: str = RESERVE) -> floa
 
 def _table(name: str, case: Mapping[str, Any]) -> Table:
     contenders = case["contenders"]
+    was_lent = case.get("patient_s", 0) > LONG_S and all("very_first_ms" in found for found in contenders.values())
     rows = []
     for contender, found in contenders.items():
         late = "≥ " if found["unanswered"] else ""
@@ -57,6 +61,7 @@ def _table(name: str, case: Mapping[str, Any]) -> Table:
             {
                 "": contender,
                 **{f"first token, {way}, p50 / p99 ms": _pair(found, way, late) for way in WAYS},
+                **({FIRST_ONE: " / ".join(map(shown, found["very_first_ms"]))} if was_lent else {}),
                 "no answer": found["unanswered"],
                 "step p50 / p99 ms": _pair(found, "step"),
                 "urgent tokens/s": found["urgent_per_s"],
@@ -83,10 +88,10 @@ def _targets(name: str, case: Mapping[str, Any]) -> Iterator[Target]:
         share, wanted = found["patient_picks_percent"], GUARANTEED - SHARE_OFF
         note = f"of {found['picks']:.0f} picks; guaranteed: {GUARANTEED:g} %"
         yield Target(f"{name}: picks of low", share, wanted, "at least", "%", note)
-    elif found["requests"] and (ALONE in contenders or ONLY_LOW in contenders):
-        against = ALONE if ALONE in contenders else ONLY_LOW
-        title = f"{name}: first token, beyond {AGAINST[against]} and two steps"
-        yield _first_token(title, contenders[against], found)
+    for against in AGAINST if case["judges_first_token"] and found["requests"] else ():
+        if against in contenders:
+            title = f"{name}: first token, beyond {AGAINST[against]} and two steps"
+            yield _first_token(title, contenders[against], found)
     if case["judges_first_token"]:
         note = f"{shown(found['patient_per_s'])} tokens/s"
         least = case.get("left_percent", LEFT_PERCENT)

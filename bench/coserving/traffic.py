@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import redis
@@ -24,7 +25,6 @@ from bench.coserving.cases import (
     LANE_VARIABLE,
     PATIENT_LANE,
     PATIENT_QUEUE,
-    PATIENT_TOKENS,
     SLOTS,
     URGENT_QUEUE,
     URGENT_TOKENS,
@@ -106,8 +106,11 @@ def run(
         with redis.Redis.from_url(server.url) as client:
             if contender.patient:
                 left_s = case.patient_s + case.seconds + case.grace_s + AGAIN_S
-                backlog = 2 * SLOTS * case.workers + int(2 * tokens_per_s * left_s / PATIENT_TOKENS)
-                fill(client, case.running, backlog, name="patient-", content=_body(PATIENT_TOKENS))
+                lengths = case.patient_tokens
+                backlog = 2 * SLOTS * case.workers + int(2 * tokens_per_s * left_s / mean(lengths))
+                for number in range(backlog):
+                    content = _body(lengths[number % len(lengths)])
+                    fill(client, case.running, 1, name=f"patient-{number}-", content=content)
             with _fleet(server.url, case, contender, {**engine, "BENCH_COSERVING_LOGS": folder}):
                 time.sleep(case.patient_s if contender.patient else 0.5)
                 from_s = time.time()

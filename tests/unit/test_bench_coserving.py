@@ -74,6 +74,7 @@ def test_a_round_has_the_figures_of_its_urgent_traffic() -> None:
     assert found.values["repeated_percent"] == pytest.approx(100 * 50 / (10 + 0.3 * 512 + 32))
     shown = figures.summary([found])
     assert (shown["client_p99_ms"], shown["XADD_p50_ms"], shown["unanswered"]) == (30.0, 900.0, 1)
+    assert shown["very_first_ms"] == [30.0]
 
 
 # -- claims ------------------------------------------------------------------------------------------------
@@ -141,6 +142,21 @@ def test_without_the_order_of_0_1_the_work_is_held_against_a_fleet_in_which_only
     assert not first.holds
 
 
+def test_the_first_token_is_held_against_each_fleet_that_is_there() -> None:
+    before = contender(XADD_p99_ms=40.0, very_first_ms=[])
+    report = Report("coserving", "2026-01-31", {}, {})
+    found = contender(XADD_p99_ms=100.1, very_first_ms=[7.0, 9.0])
+    contenders = {ALONE: contender(very_first_ms=[1.0, 2.0]), ONLY_LOW: before, RESERVE: found}
+    case = {"made": "2026-01-30", "judges_first_token": True, "patient_s": LONG_S + 1, "contenders": contenders}
+    report.data["cases"] = {"case": case}
+    tables.judge(report)
+    held = [target.holds for target in report.targets if "first token" in target.name]
+    assert held == [True, False]
+    (table,) = report.tables
+    assert "case, 2026-01-30" in table.title, "a case of an earlier day says so"
+    assert [row[tables.FIRST_ONE] for row in table.rows] == ["1 / 2", "", "7 / 9"], "they found the reserve lent"
+
+
 def test_the_share_of_low_has_its_bound() -> None:
     assert judged({"patient_picks_percent": 4.5}, judges_first_token=False)[PICKS]
     assert not judged({"patient_picks_percent": 4.4}, judges_first_token=False)[PICKS]
@@ -206,10 +222,12 @@ def test_they_come_one_by_one_where_that_is_asked() -> None:
     assert arrivals(Case(1, 0.0, 4, 35.0, every_s=math.inf), 1_000.0) == []
 
 
-@pytest.mark.parametrize("case", [case for case in GROUPS["normal"] if case.patient_s > LONG_S])
-def test_whether_normal_gives_way_is_looked_at_after_the_reserve_is_lent(case: Case) -> None:
+@pytest.mark.parametrize("case", [*GROUPS["normal"], *GROUPS["behind-low"]])
+def test_cases_of_normal_are_longer_than_the_minute_after_which_a_reserve_is_lent(case: Case) -> None:
     assert {case.running, case.comes} & {"normal"}
-    assert ONLY_LOW in case.contenders
+    assert {ONLY_LOW, RESERVE} <= set(case.contenders)
+    assert case.patient_s + case.seconds > LONG_S
+    assert case.every_s < LONG_S < case.patient_s or case.patient_s < LONG_S
 
 
 def test_cases_have_names_of_their_own() -> None:
