@@ -10,6 +10,8 @@ from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU as PROF
 
 PATIENT_LANE, URGENT_LANE = "low", "critical"
 PATIENT_TOKENS, URGENT_TOKENS = 512, 32
+SPREAD = tuple(range(256, 769, 32))
+"""Lengths of answers that end one by one: where all end together, what comes in that moment waits for their results."""
 SHORT = tuple(range(32, 97, 4))
 """Lengths of answers of which one ends with about each step: the time until the next end tells nothing by chance."""
 SLOTS = PROFILE.slots
@@ -127,7 +129,9 @@ LONG_S = 60.0
 NORMAL = Case(
     1, 0.0, 4, LONG_S + 10, LONG_S + 10, contenders=(ALONE, ONLY_LOW, RESERVE), running="normal", every_s=10.0
 )
-BEHIND_LOW = replace(NORMAL, contenders=(ONLY_LOW, RESERVE), running="low", comes="normal", every_s=2.0)
+BEHIND_LOW = replace(
+    NORMAL, contenders=(ONLY_LOW, RESERVE), running="low", comes="normal", every_s=2.0, patient_tokens=SPREAD
+)
 LENT = replace(BEHIND_LOW, seconds=21.0, patient_tokens=SHORT)
 
 GROUPS: Mapping[str, Sequence[Case]] = {
