@@ -153,7 +153,7 @@ async def test_an_oversized_entry_fails_and_its_dead_letter_is_cut_short(queue: 
     after = await queue.dump()
     error = json.loads(after["result:big"]["error"])["error"]
     assert (error["param"], error["code"]) == ("body", "request_too_large")
-    assert error["message"] == "the request is 3315 bytes; at most 2000 are allowed"
+    assert error["message"] == "the body of the request is 3315 bytes with its envelope; at most 2000 are allowed"
     assert after["counts"] == {"staged": "1", "failed": "1"}
     assert "lane:high" not in after
     (letter,) = after["dead"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 
@@ -38,7 +39,7 @@ class InvalidRequest(StreamfleetError):
 
     def to_openai(self) -> str:
         """The error object of the OpenAI API, as JSON text."""
-        return openai_error(self.message, "invalid_request_error", self.param, self.code)
+        return openai_error(naming(self.message, self.param), "invalid_request_error", self.param, self.code)
 
 
 class UnknownRequest(InvalidRequest):
@@ -205,3 +206,10 @@ class NotPermitted(SettingsError):
 def openai_error(message: str, kind: str, param: str | None, code: str | None) -> str:
     """JSON text of an OpenAI error object, ``{"error": {"message", "type", "param", "code"}}``."""
     return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def naming(message: str, param: str | None) -> str:
+    """The message, with the field before it if it does not name it: SDKs show the message alone."""
+    if not param or re.search(rf"(?<!\w){re.escape(param)}(?!\w)", message):
+        return message
+    return f"{param}: {message}"

@@ -23,6 +23,7 @@ from streamfleet.common.errors import (
     RequestLost,
     ResultTimeout,
     StreamfleetError,
+    naming,
 )
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
@@ -65,7 +66,8 @@ class ApiError(Exception):
     @property
     def error(self) -> dict[str, Any]:
         """The error object, as clients read it."""
-        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        text = naming(self.message, self.param) if self.status < 500 else self.message
+        return {"message": text, "type": self.kind, "param": self.param, "code": self.code}
 
     def body(self) -> bytes:
         """The whole body of the answer."""

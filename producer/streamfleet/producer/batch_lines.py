@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.common.errors import InvalidRequest, StreamfleetError
+from streamfleet.common.errors import InvalidRequest, StreamfleetError, naming
 from streamfleet.common.jsontext import json_line
 from streamfleet.common.protocol import check_endpoint, check_plain, parse_body
 from streamfleet.common.results import Result
@@ -52,7 +52,7 @@ class BadLine(StreamfleetError):
         super().__init__(f"line {number}: {param}: {message}" if param else f"line {number}: {message}")
         self.number = number
         self.custom_id = custom_id
-        self.message = message
+        self.message = naming(message, param)
         self.param = param
         self.code = code
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common import jsontext
-from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.errors import InvalidRequest, naming
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.common.results import Result
 from streamfleet.gateway.batch_records import BatchRecord
@@ -116,7 +116,7 @@ def of_result(number: int, result: Result) -> dict[str, Any]:
 
 def of_error(number: int, message: str, code: str | None, param: str | None = None) -> dict[str, Any]:
     """A prompt that was not run."""
-    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    error = {"message": naming(message, param), "type": "invalid_request_error", "param": param, "code": code}
     return {
         "index": number,
         "status": "failed",

@@ -127,7 +127,7 @@ end
 local function unfit(bytes, deadline)
   if deadline and deadline <= now_ms() then return 'expired', deadline_error('while the request was queued') end
   if bytes > cfg.max_entry_bytes then
-    local message = string.format('the request is %d bytes; at most %d are allowed', bytes, cfg.max_entry_bytes)
+    local message = string.format('the body of the request is %d bytes with its envelope; at most %d are allowed', bytes, cfg.max_entry_bytes)
     return 'failed', openai_error(message, 'invalid_request_error', 'body', 'request_too_large')
   end
 end
