@@ -75,9 +75,17 @@ BAD = {
     "n with 400 digits": Bad(body(n=10**400), "n", "too_expensive"),
     "100000 prompts": Bad({"body": json.dumps({"prompt": ["x"] * 100_000})}, "prompt", "too_expensive"),
     "a prompt longer than the context": Bad(
-        body(messages=[{"role": "user", "content": "x " * 20_000}]), "input_tokens"
+        body(messages=[{"role": "user", "content": "x " * 20_000}]), "messages", "context_length_exceeded"
     ),
-    "max_tokens with 400 digits": Bad(body(max_tokens=10**400), "max_tokens"),
+    "max_tokens with 400 digits": Bad(body(max_tokens=10**400), "max_tokens", "context_length_exceeded"),
+    "a grammar field that vLLM has removed": Bad(body(guided_regex="(.?){5000}x"), "guided_regex", "too_expensive"),
+    "another without a successor": Bad(body(guided_decoding_backend="outlines"), "guided_decoding_backend"),
+    "two constraints": Bad(body(guided_regex="a", structured_outputs={"regex": "b"}), "guided_regex"),
+    "a constraint where nothing is generated": Bad(
+        {"body": '{"input":"x","guided_regex":"a"}', "endpoint": "/v1/embeddings"},
+        "guided_regex",
+        "unsupported_parameter",
+    ),
     "a number with 5000 digits": Bad({"body": '{"messages":[],"seed":1' + "0" * 5_000 + "}"}, "body", "invalid_json"),
     "infinite temperature": Bad({"body": GOOD[:-1] + b',"temperature":1e400}'}, "body"),
     "temperature in words": Bad(body(temperature="hot"), "temperature"),
@@ -178,6 +186,7 @@ def test_bad_input_gets_one_result_that_names_the_field(shared: SharedWorker, na
     assert error["param"] == bad.param, error
     assert bad.code in (None, error["code"]), error
     assert 0 < len(error["message"]) < 5_000
+    assert bad.param in error["message"], "SDKs show the message alone"
     assert "response" not in fields
     (letter,) = shared.dead_letters(request)
     assert (letter[b"_status"].decode(), letter[b"_error"].decode()) == (bad.status, fields["error"])

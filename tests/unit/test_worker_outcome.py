@@ -58,7 +58,7 @@ def test_an_error_under_status_200_is_an_error() -> None:
     outcome, error = failed(200, {"error": {"message": "bad", "type": "BadRequestError", "param": "seed", "code": 400}})
     assert (outcome.http_status, error) == (
         400,
-        {"message": "bad", "type": "BadRequestError", "param": "seed", "code": "400"},
+        {"message": "seed: bad", "type": "BadRequestError", "param": "seed", "code": "400"},
     )
 
 
@@ -74,7 +74,8 @@ def test_some_statuses_may_pass(status: int) -> None:
 def test_other_errors_are_final(status: int, engine_ok: bool | None) -> None:
     outcome, error = failed(status, {"error": {"message": "no", "type": "t", "param": "p", "code": None}})
     assert (outcome.http_status, outcome.engine_ok) == (status, engine_ok)
-    assert error == {"message": "no", "type": "t", "param": "p", "code": None}
+    text = "p: no" if status < 500 else "no"
+    assert error == {"message": text, "type": "t", "param": "p", "code": None}
 
 
 @pytest.mark.parametrize(

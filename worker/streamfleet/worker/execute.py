@@ -204,7 +204,7 @@ class Executor:
         if task.cancelling() > cancels_before:
             await _take_back_cancel(task, cancels_before)
         if request.stop_reason is None or isinstance(answer, EngineReply):
-            return _with_output(_outcome_of(answer), asked)
+            return _with_output(_outcome_of(answer, asked), asked)
         return _ended_early(request, request.stop_reason, asked)
 
     def _remaining_s(self, request: InFlightRequest) -> float:
@@ -223,10 +223,10 @@ def _wanted_usage(decoded: Request) -> tuple[bool, bool]:
     return wanted, wanted and options.get("continuous_usage_stats") is True
 
 
-def _outcome_of(answer: EngineReply | EngineError | None) -> Outcome:
+def _outcome_of(answer: EngineReply | EngineError | None, asked: EngineRequest) -> Outcome:
     match answer:
         case EngineReply():
-            return judge(answer)
+            return judge(answer, asked)
         case EngineUnavailable():
             return Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
         case EngineAborted():

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json
 
-from streamfleet.common.errors import InvalidRequest, openai_error
-from streamfleet.common.protocol import Status
+from streamfleet.common.errors import InvalidRequest, naming, openai_error
+from streamfleet.common.numbers import OUTPUT_LIMITS, number
+from streamfleet.common.protocol import CHAT, COMPLETIONS, Status
 from streamfleet.common.results import MOST_TOKENS
-from streamfleet.worker.engine.base import EngineReply, Partial
+from streamfleet.worker.engine.base import EngineReply, EngineRequest, Partial
+
+_TOO_LONG = re.compile(r"context (?:length|size|window)|maximum model length|max_model_len", re.IGNORECASE)
+"""What vLLM and other servers say where prompt and output do not fit into the model."""
+_ENGINES_OWN = (None, "input_text", "input_tokens")
+"""Names by which vLLM means the prompt; no request has such fields."""
+_NO_ROOM = "max_tokens must be at least 1, got 0"
+"""What vLLM says of a limit that it has itself cut to 0, because the prompt fills the context."""
+_PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt"}
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
@@ -123,14 +133,17 @@ def broken(message: str) -> Finished:
     return Finished(Status.FAILED, 500, error=error, engine_ok=False)
 
 
-def judge(reply: EngineReply) -> Outcome:
-    """Returns the outcome for an engine's reply: success, the request's own fault, or a passing fault."""
+def judge(reply: EngineReply, asked: EngineRequest | None = None) -> Outcome:
+    """Returns the outcome for an engine's reply: success, the request's own fault, or a passing fault.
+
+    `asked` tells which field holds the prompt.
+    """
     body = _parse(reply.body)
     if 200 <= reply.status < 300:
         if not isinstance(body, dict):
             return broken(f"the engine answered {reply.status} with something that is no JSON object")
         if "error" in body and "choices" not in body and body["error"]:
-            return Finished(Status.FAILED, 400, error=_error_of(body, 400))
+            return Finished(Status.FAILED, 400, error=_error_of(body, 400, asked))
         return Finished(
             Status.SUCCEEDED,
             reply.status,
@@ -145,7 +158,7 @@ def judge(reply: EngineReply) -> Outcome:
     # A front end refuses wrong requests and unknown paths even if the engine behind it is broken.
     refusal = reply.status < 500 or reply.status in (501, 505)
     return Finished(
-        Status.FAILED, reply.status, error=_error_of(body, reply.status), engine_ok=None if refusal else False
+        Status.FAILED, reply.status, error=_error_of(body, reply.status, asked), engine_ok=None if refusal else False
     )
 
 
@@ -172,11 +185,19 @@ def _message(body: Any) -> str:
     return str(text)[:500]
 
 
-def _error_of(body: Any, status: int) -> str:
+def _error_of(body: Any, status: int, asked: EngineRequest | None) -> str:
     """Returns the engine's error in the OpenAI shape."""
     error = body.get("error") if isinstance(body, dict) else None
     given = error if isinstance(error, dict) else {}
     kind = given.get("type") or ("invalid_request_error" if status < 500 else "server_error")
     code = given.get("code")
     message = str(given.get("message") or _message(body) or f"the engine answered {status}")[:4000]
-    return openai_error(message, str(kind), given.get("param"), str(code) if code is not None else None)
+    param = given.get("param")
+    param = param if isinstance(param, str) else None
+    if asked and message.startswith(_NO_ROOM) and all(number(asked.body.get(name)) != 0 for name in OUTPUT_LIMITS):
+        message, param = f"leaves no room for output in the model's context length: {message}", None
+    if status < 500 and _TOO_LONG.search(message):
+        code = "context_length_exceeded"
+        param = param if param not in _ENGINES_OWN else _PROMPTS.get(asked.endpoint if asked else "", "input")
+    message = naming(message, param) if status < 500 else message
+    return openai_error(message, str(kind), param, str(code) if code is not None else None)

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from streamfleet.common.numbers import OUTPUT_LIMITS, number, sequences, shown
-from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
+from streamfleet.common.numbers import LIMIT_FIELDS, OUTPUT_LIMITS, number, sequences, shown
+from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive, too_long
 from streamfleet.worker.cost.shape import is_tokens
 
 UNKNOWN_CONTEXT = 32_768
@@ -45,15 +45,14 @@ def most_output_tokens(limits: CostLimits, longest: int | None, asked: int = 1) 
     return limits.max_output_tokens or asked * (longest or UNKNOWN_CONTEXT)
 
 
-def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | None) -> None:
+def check_amounts(body: Mapping[str, Any], limits: CostLimits, longest: int | None, endpoint: str = "") -> None:
     """Raise if a number or a list is beyond its limit; the engine checks types.
 
     Raises:
         InvalidRequest: names the field that asks for too much, or for something that is not allowed.
     """
     _check_sequences(body, limits)
-    asked = sequences(body)
-    _check_output(body, asked, most_output_tokens(limits, longest, asked))
+    _check_output(body, limits, longest, endpoint)
     for name in INPUTS:
         value = body.get(name)
         if isinstance(value, list) and len(value) > limits.max_inputs and not is_tokens(value):
@@ -102,9 +101,16 @@ def _check_sequences(body: Mapping[str, Any], limits: CostLimits) -> None:
         limits.require(Feature.BEAM_SEARCH, "use_beam_search", "starts every beam anew at each token")
 
 
-def _check_output(body: Mapping[str, Any], asked: int, most: int) -> None:
-    for name in (*OUTPUT_LIMITS, "min_tokens"):
+def _check_output(body: Mapping[str, Any], limits: CostLimits, longest: int | None, endpoint: str) -> None:
+    asked = sequences(body)
+    most = most_output_tokens(limits, longest, asked)
+    obeyed = [name for name in LIMIT_FIELDS.get(endpoint, ()) if body.get(name) is not None][:1]
+    for name in (*(obeyed or OUTPUT_LIMITS), "min_tokens"):
         value = number(body.get(name))
+        if (
+            value is not None and longest and value > longest
+        ):  # vLLM refuses it, and cuts what the prompt leaves no room for
+            raise too_long(name, f"is {shown(body[name])}; at most {longest} are allowed", longest)
         if value is not None and value * asked > most:
             total = f"{shown(body[name])} for each of {asked} sequences" if asked > 1 else shown(body[name])
             raise too_expensive(name, f"is {total}; at most {most} output tokens are allowed in one request")

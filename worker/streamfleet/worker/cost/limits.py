@@ -88,3 +88,9 @@ class CostLimits:
 def too_expensive(field: str, message: str) -> InvalidRequest:
     """Returns the error for a request beyond a limit; ``message`` tells by how much."""
     return InvalidRequest(message, field, "too_expensive")
+
+
+def too_long(field: str, message: str, longest: int | None) -> InvalidRequest:
+    """Returns the error for a request that the model's context cannot hold, with OpenAI's code for it."""
+    text = f"{message}: the model's context is {longest} tokens, prompt and output together"
+    return InvalidRequest(text, field, "context_length_exceeded")

@@ -11,7 +11,7 @@ from typing import Any
 
 from streamfleet.common.protocol import RESPONSES
 from streamfleet.worker.cost.amounts import INPUTS
-from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
+from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive, too_long
 from streamfleet.worker.cost.shape import is_ordinary, is_tokens
 from streamfleet.worker.credit import BYTES_PER_TOKEN as USUAL_BYTES_PER_TOKEN
 
@@ -63,7 +63,7 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
             _check_media(name, key, value, limits)
     most = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else 0)
     if most:
-        _check_bytes(body, most, each_prompt=not limits.max_prompt_bytes)
+        _check_bytes(body, most, None if limits.max_prompt_bytes else longest)
 
 
 def readable_bytes(body: Mapping[str, Any], size: int) -> int:
@@ -154,8 +154,9 @@ def _check_media(name: str, key: str, value: Any, limits: CostLimits) -> None:
         limits.require(Feature.MEDIA_URLS, name, f"has a {key[:80]} to fetch; send it as a data: URL")
 
 
-def _check_bytes(body: Mapping[str, Any], most: int, *, each_prompt: bool) -> None:
+def _check_bytes(body: Mapping[str, Any], most: int, longest: int | None) -> None:
     sizes = {name: sum(map(_prompt_bytes, _items(body.get(name)))) for name in _TOGETHER}
+    each_prompt = longest is not None
     if each_prompt:  # each may be as long as the engine allows; the limit that an operator sets is of all together
         sizes["prompt"] = 0
     for name in (*_EACH, *(["prompt"] if each_prompt else [])):
@@ -167,8 +168,8 @@ def _check_bytes(body: Mapping[str, Any], most: int, *, each_prompt: bool) -> No
             sizes[name] = sum(_prompt_bytes(item) for item in items if isinstance(item, dict))
             items = [item for item in items if not isinstance(item, dict)]
         for item in items:
-            _check_size(name, _prompt_bytes(item), most)
-    _check_size(max(sizes, key=lambda name: sizes[name]), sum(sizes.values()), most)
+            _check_size(name, _prompt_bytes(item), most, longest)
+    _check_size(max(sizes, key=lambda name: sizes[name]), sum(sizes.values()), most, longest)
 
 
 def _items(value: Any) -> list[Any]:
@@ -179,9 +180,11 @@ def _prompt_bytes(value: Any) -> int:
     return len(value) * _TOKEN_BYTES if isinstance(value, list) and is_tokens(value) else _text_bytes(value)
 
 
-def _check_size(name: str, size: int, most: int) -> None:
+def _check_size(name: str, size: int, most: int, longest: int | None) -> None:
+    """`longest` if the limit follows from the model's context, None if it is a setting."""
     if size > most:
-        raise too_expensive(name, f"brings what is to be read to {size} bytes; at most {most} are allowed")
+        message = f"brings what is to be read to {size} bytes; at most {most} are allowed"
+        raise too_long(name, message, longest) if longest else too_expensive(name, message)
 
 
 def _text_bytes(value: Any) -> int:
