@@ -15,6 +15,7 @@ from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.numbers import number, shown
+from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive
 from streamfleet.worker.cost.parts import MOST
 from streamfleet.worker.cost.patterns import Empty, Unreadable, weigh
@@ -27,6 +28,8 @@ _FIELDS = (
     *("response_format", "structured_outputs", "text", "guided_json", "guided_regex", "guided_choice"),
     *("guided_grammar", "guided_whitespace_pattern", "structural_tag"),
 )
+GUIDED = "guided_"
+_SUCCESSORS = {f"{GUIDED}{name}": name for name in ("json", "regex", "choice", "grammar")}
 _TOOLS = ("tools", "functions")
 _PATTERNS = frozenset({"pattern", "regex", "guided_regex", "whitespace_pattern", "guided_whitespace_pattern"})
 _GRAMMARS = frozenset({"grammar", "guided_grammar", "ebnf", "lark"})
@@ -66,6 +69,28 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
                 raise too_expensive(name, message)
             _Meter(name, limits, _OF_TOOLS_MS if compiled else _SCHEMA_MS).take(name, tools)
             check_references(name, tools, compiled=compiled)
+
+
+def translate_guided(body: Mapping[str, Any], limits: CostLimits | None, endpoint: str) -> dict[str, Any]:
+    """Returns the body with `structured_outputs` in place of the `guided_…` fields, which vLLM ignores by now.
+
+    Raises:
+        InvalidRequest: a field has no successor, or would contradict another one; or what it becomes costs too much.
+    """
+    given = {name: body[name] for name in body if name.startswith(GUIDED) and body[name] is not None}
+    passed = {name: value for name, value in body.items() if not name.startswith(GUIDED)}
+    for name, value in given.items():
+        if name not in _SUCCESSORS or endpoint not in (CHAT, COMPLETIONS, RESPONSES):
+            known = ", ".join(f"structured_outputs.{each}" for each in _SUCCESSORS.values())
+            text = f"is not supported on {endpoint[:40]}: vLLM has removed it; chats and completions take {known}"
+            raise InvalidRequest(text, name[:80], "unsupported_parameter")
+        for other in ("structured_outputs", "response_format", "text", *given):
+            if other != name and body.get(other) not in (None, {"type": "text"}):
+                raise InvalidRequest(f"cannot stand beside {other}: send one of them", name, "invalid_value")
+        passed["structured_outputs"] = {_SUCCESSORS[name]: value}
+        if limits is not None:
+            check_grammars({"structured_outputs": passed["structured_outputs"]}, limits)
+    return passed
 
 
 def _check_bytes(name: str, value: Any, limits: CostLimits) -> None:
