@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -13,9 +15,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.worker.cost.check import check_cost, for_engine, pack_fields
+from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial
 from streamfleet.worker.engine.vllm import VllmEngine
+from streamfleet.worker.outcome import Finished, judge
 from tests.contract import subjects
 from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, long_chat
 from tests.waiting import eventually
@@ -561,3 +567,63 @@ def _runs(subject: Subject, count: int) -> Callable[[], Awaitable[bool]]:
         return await subject.running() == count
 
     return runs
+
+
+PROMPT = "Hello! " * 40
+LIMITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat, beyond": (CHAT, {"max_tokens": MAX_MODEL_LEN + 1}),
+    "chat by its newer name, beyond": (CHAT, {"max_completion_tokens": MAX_MODEL_LEN + 1}),
+    "chat, the older name does not count": (CHAT, {"max_tokens": MAX_MODEL_LEN + 1, "max_completion_tokens": 2}),
+    "chat, no room": (CHAT, {"max_tokens": MAX_MODEL_LEN, "stop": ["e", "a", "o"]}),
+    "completion, beyond": (COMPLETIONS, {"max_tokens": MAX_MODEL_LEN + 1}),
+    "completion, no room": (COMPLETIONS, {"max_tokens": MAX_MODEL_LEN, "stop": ["e", "a", "o"]}),
+    "a long prompt": (COMPLETIONS, {"prompt": "Hello! " * MAX_MODEL_LEN, "max_tokens": 1}),
+    "a long text": (COMPLETIONS, {"prompt": "x" * 500_000, "max_tokens": 1}),
+    "a long chat": (CHAT, {"messages": [{"role": "user", "content": "Hello! " * MAX_MODEL_LEN}]}),
+    "a prompt that fills all": (COMPLETIONS, {"prompt": [5] * MAX_MODEL_LEN, "max_tokens": 1}),
+}
+
+
+@only_vllm
+@pytest.mark.parametrize("name", LIMITS)
+async def test_a_limit_beyond_the_model_is_cut_or_refused_as_vllm_does(subject: Subject, name: str) -> None:
+    """A worker refuses what vLLM refuses and nothing else, and both have OpenAI's code for it."""
+    endpoint, changed = LIMITS[name]
+    prompt = {"messages": [{"role": "user", "content": PROMPT}]} if endpoint == CHAT else {"prompt": PROMPT}
+    body = {**prompt, **changed}
+    request = EngineRequest(f"limit-{name.replace(' ', '-')}", endpoint, body, Lane.LOW)
+    reply = await subject.engine.run(request)
+    outcome = judge(reply, request)
+    assert isinstance(outcome, Finished)
+    if reply.status == 400:
+        error = json.loads(outcome.error)["error"]
+        assert (error["code"], error["param"] in body) == ("context_length_exceeded", True), error
+        assert error["param"] in error["message"]
+        with contextlib.suppress(InvalidRequest):  # the worker cannot count tokens: what is left is the engine's
+            check_cost(body, CostLimits(), MAX_MODEL_LEN, endpoint)
+    else:
+        check_cost(body, CostLimits(), MAX_MODEL_LEN, endpoint)
+    assert reply.status == (200 if "no room" in name or "does not count" in name else 400)
+
+
+@only_vllm
+async def test_guided_fields_hold_for_vllm_again(subject: Subject) -> None:
+    for field, value, fits in (
+        ("guided_choice", ["violet"], "violet"),
+        ("guided_regex", "[0-9]{7}", r"[0-9]{7}"),
+        ("guided_json", {"enum": [41]}, "41"),
+    ):
+        body = for_engine({**chat("x").body, field: value, "max_tokens": 12}, CHAT, CostLimits(), MAX_MODEL_LEN)
+        answer = await answer_of(subject, EngineRequest(f"{field}-1", CHAT, body, Lane.LOW))
+        assert re.fullmatch(fits, answer["choices"][0]["message"]["content"]), field
+
+
+@only_vllm
+async def test_vllm_tells_its_fields(subject: Subject) -> None:
+    assert isinstance(subject.engine, VllmEngine)
+    fields = subject.engine.fields
+    assert set(fields) == set(subject.engine.endpoints)
+    assert {"messages", "structured_outputs", "top_k"} <= set(fields[CHAT])
+    assert {"prompt", "echo"} <= set(fields[COMPLETIONS])
+    assert not {"guided_json", "store", "metadata"} & set(fields[CHAT])
+    assert len(pack_fields(fields)) < 1_500, "every gateway reads it every two seconds, from each worker"

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 from structlog.testing import capture_logs
 
 from streamfleet.common.protocol import CHAT, ENDPOINTS, Lane
@@ -295,3 +296,29 @@ def test_an_absent_vllm_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("importlib.import_module", absent)
     with pytest.raises(ImportError, match=r"pip install '.\[gpu"):
         find_names()
+
+
+class First(BaseModel):
+    messages: list[str]
+    schema_: str = Field("", alias="schema")
+
+
+class Second(BaseModel):
+    input: str
+
+
+def test_fields_are_those_of_the_request_models() -> None:
+    """Of a union all of them; a route without a model, or whose annotations cannot be read, has none."""
+
+    async def handler(_request: First | Second | None, _raw: int) -> None: ...
+
+    async def strange(_request: "Unknown") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+
+    def route(path: str, endpoint: Any) -> SimpleNamespace:
+        return SimpleNamespace(path=path, endpoint=endpoint)
+
+    app = SimpleNamespace(
+        routes=[route(CHAT, handler), route("/v1/responses", strange), SimpleNamespace(path="/pooling")]
+    )
+    handler.__annotations__["_request"] = First | Second | None
+    assert vllm_host.fields_of(app) == {CHAT: ["input", "messages", "schema", "schema_"]}

@@ -49,6 +49,7 @@ EXPOSED_HEADERS = (
     "x-streamfleet-lane",
     "x-streamfleet-place",
     "x-streamfleet-expected-ms",
+    "x-streamfleet-ignored",
     "openai-processing-ms",
     "retry-after",
     "retry-after-ms",

@@ -150,7 +150,7 @@ SCHEMAS: dict[str, Schema] = {
     "PoolingRequest": open_object([], **{name: _REQUEST[name] for name in ("model", "service_tier", "user")}),
     "DetokenizeRequest": open_object(["tokens"], tokens=array_of(COUNT), model=_REQUEST["model"]),
     "EngineAnswer": {"type": "object", "description": "as the engine answers: OpenAI's object of this endpoint"},
-    "Model": object_with(id=TEXT, object=enum_of("model"), created=COUNT, owned_by=TEXT),
+    "Model": object_with(id=TEXT, object=enum_of("model"), created=COUNT, owned_by=TEXT, max_model_len=nullable(COUNT)),
     "ModelList": object_with(object=enum_of("list"), data=array_of(ref("Model"))),
     "File": object_with(
         id=TEXT,

@@ -271,6 +271,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         digest = (await offload(size, hashlib.blake2b, raw, digest_size=16)).hexdigest()
     del raw  # beside what was read from it, and what is sent of that
     chosen = await gateway.models.choose(body.get("model"), endpoint)
+    context.show_ignored(gateway.models.ignored(chosen, endpoint, body))
     fingerprint = digest and f"{caller.owner}/{chosen.queue}{endpoint}/{parameters.lane}/{digest}"
     left_id = await gateway.left_tries.take(fingerprint) if fingerprint and parameters.tries < SDK_TRIES else None
     own_id = left_id or request_id(caller.owner, name)

@@ -22,7 +22,9 @@ router = APIRouter(tags=["models"])
 async def models(request: Request) -> JSONResponse:
     """List all models."""
     context = await authenticate(request)
-    return JSONResponse({"object": "list", "data": [_model(name) for name in await context.gateway.models.names()]})
+    return JSONResponse(
+        {"object": "list", "data": [_model(*each) for each in (await context.gateway.models.lengths()).items()]}
+    )
 
 
 # A path: names of models have slashes in them.
@@ -30,11 +32,12 @@ async def models(request: Request) -> JSONResponse:
 async def model(request: Request, model: str) -> JSONResponse:
     """One model."""
     context = await authenticate(request)
-    if model not in await context.gateway.models.names():
+    lengths = await context.gateway.models.lengths()
+    if model not in lengths:
         raise model_not_found(model)
-    return JSONResponse(_model(model))
+    return JSONResponse(_model(model, lengths[model]))
 
 
-def _model(name: str) -> dict[str, Any]:
+def _model(name: str, longest: int | None) -> dict[str, Any]:
     # The time of creation is unknown; clients only need a number.
-    return {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
+    return {"id": name, "object": "model", "created": 0, "owned_by": OWNER, "max_model_len": longest}

@@ -6,8 +6,9 @@ seconds for a queue.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
@@ -17,6 +18,11 @@ from streamfleet.gateway.queues import Shared
 from streamfleet.operator.fleet import WorkerView
 
 REUSE_S = 2.0
+OBEYED = frozenset(
+    {"model", "stream", "stream_options", "service_tier", "prompt_cache_key", "user"}
+    | {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}
+)
+"""Fields that gateways and workers obey themselves, whatever the engine reads."""
 Look = Callable[[str], Awaitable[Sequence[WorkerView]]]
 
 
@@ -55,6 +61,7 @@ class Models:
         self._look = look
         self._clock = clock
         self._seen: dict[str, tuple[float, Sequence[WorkerView]]] = {}
+        self._obeyed: dict[tuple[str, str | None, str], frozenset[str] | None] = {}
         self._looking: Shared[None] = Shared()
 
     @property
@@ -92,11 +99,40 @@ class Models:
                 raise ApiError(404, text, "unknown_endpoint", param="model")
         return chosen
 
-    async def context(self, queue: str) -> int | None:
-        """Returns the most tokens of a sequence in any engine of a queue; None if a worker does not say it."""
-        started = [worker for worker in await self._workers(queue) if worker.slots]
+    async def context(self, queue: str, served: str | None = None) -> int | None:
+        """Returns the most tokens of a sequence in any engine of a queue; None if a worker does not say it.
+
+        Args:
+            queue: the queue.
+            served: the workers' name of a model, for the engines that serve it alone.
+        """
+        workers = await self._workers(queue)
+        started = [worker for worker in workers if worker.slots and served in (None, *worker.models)]
         told = [worker.max_model_len for worker in [each for each in started if each.alive] or started]
         return max((length or 0 for length in told), default=0) or None if all(told) else None
+
+    async def lengths(self) -> dict[str, int | None]:
+        """The most tokens of a sequence of all models, prompt and output together, by name; None if it is unknown."""
+        found: dict[str, int | None] = {}
+        for name in await self.names():
+            chosen = await self._choose(name)
+            found[name] = await self.context(chosen.queue, chosen.served)
+        return found
+
+    def ignored(self, chosen: Chosen, endpoint: str, body: Mapping[str, Any]) -> list[str]:
+        """Fields of a body that some worker that may get it ignores; none where no living worker tells."""
+        key = (chosen.queue, chosen.served, endpoint)
+        if key not in self._obeyed:
+            told = [
+                worker.fields[endpoint]
+                for worker in self._seen.get(chosen.queue, (0.0, ()))[1]
+                if worker.alive and endpoint in worker.fields and chosen.served in (None, *worker.models)
+            ]
+            self._obeyed[key] = frozenset.intersection(*told) | OBEYED if told else None
+        obeyed = self._obeyed[key]
+        if obeyed is None or body.keys() <= obeyed:
+            return []
+        return sorted(name for name in body.keys() - obeyed if body[name] is not None)
 
     async def _choose(self, model: object) -> Chosen:
         if model is not None and not isinstance(model, str):
@@ -132,6 +168,7 @@ class Models:
 
     async def _look_at(self, queue: str) -> None:
         self._seen[queue] = (self._clock.monotonic(), await self._look(queue))
+        self._obeyed.clear()
 
 
 def model_not_found(model: str) -> ApiError:

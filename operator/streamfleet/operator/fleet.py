@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from streamfleet.common.queue_configuration import NAMES
@@ -13,6 +17,8 @@ SILENT_AFTER_S, MOST_SILENT_S = 15.0, 600.0
 because signs of life come at least once per lease."""
 MOST_MS = 8 * 10**15
 """Largest valid time, epoch ms."""
+MOST_BYTES = 65_536
+"""Most bytes of the fields in a description, packed or not."""
 MOST_CHARS = 200
 """Longest text shown from a description, which any producer or worker could have written."""
 
@@ -37,6 +43,7 @@ class WorkerView:
         max_model_len: tokens of prompt and output together that its engine takes; None if unknown.
         kv_use: part of its engine's KV cache in use, 0 to 1; None if the engine does not know.
         mean_batch: mean number of its sequences that ran together in the last minute, while any ran; None if none ran.
+        fields: names of the fields of a body that it obeys, by endpoint; empty if its engine does not tell.
     """
 
     name: str
@@ -58,6 +65,7 @@ class WorkerView:
     max_model_len: int | None = None
     kv_use: float | None = None
     mean_batch: float | None = None
+    fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -114,7 +122,17 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         max_model_len=_count(words.get("max_model_len")) or None,
         kv_use=_number(words.get("kv_use"), 1),
         mean_batch=_number(words.get("mean_batch"), MOST_MS),
+        fields=_fields(_packed) if isinstance(_packed := words.get("fields"), str) else {},
     )
+
+
+@lru_cache(64)  # workers of one release say the same
+def _fields(packed: str) -> Mapping[str, frozenset[str]]:
+    try:
+        said = json.loads(zlib.decompressobj().decompress(b64decode(packed[:MOST_BYTES]), MOST_BYTES))
+        return {endpoint: frozenset(names.split()) for endpoint, names in said.items()}
+    except (ValueError, AttributeError, RecursionError, zlib.error):
+        return {}
 
 
 def _count(said: object) -> int | None:

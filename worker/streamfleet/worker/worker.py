@@ -32,6 +32,7 @@ from streamfleet.common.server_checks import check_server
 from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.configuration import Configuration
+from streamfleet.worker.cost.check import pack_fields
 from streamfleet.worker.counting import show_occupancy
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
@@ -92,7 +93,7 @@ class Worker:
         shared.join()
         self.name, self.queue, self._engine, self._settings = name, queue.queue, shared.engine, settings
         self._models = shared.queues.get(queue.queue, ())
-        self._state, self._started_ms, self._slots = "starting", clock.now_ms(), 0
+        self._state, self._started_ms, self._slots, self._fields = "starting", clock.now_ms(), 0, ""
         self._version = metadata.version("streamfleet")
         self._configuration = Configuration(_limits(queue, settings), said(queue, settings))
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
@@ -150,6 +151,8 @@ class Worker:
         more: dict[str, Any] = {"oldest_held_ms": min(request.claimed_ms for request in held)} if held else {}
         if not (health.live and health.ready):
             more["unready"] = health.reason
+        if self._fields:
+            more["fields"] = self._fields
         if others := [queue for queue in self._shared.queues if queue != self.queue]:
             more["also_serves"] = others
         return {
@@ -213,6 +216,7 @@ class Worker:
         while not await self._engine_starts():
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
+        self._fields = pack_fields(getattr(self._engine, "fields", {}))
         show_occupancy(self._in_flight, self._engine.capacity())
         metrics.RESERVE.set(self._shared.admission.reserve)
         self._housekeeper.redis_is_asked()

@@ -40,7 +40,7 @@ def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
     """All workers as JSON values."""
     return [
         {
-            **asdict(worker),
+            **{name: value for name, value in asdict(worker).items() if name != "fields"},
             "alive": worker.alive,
             "takes_requests": worker.takes_requests,
             "why_not": worker.why_not or None,

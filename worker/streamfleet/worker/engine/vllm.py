@@ -82,6 +82,7 @@ class VllmEngine:
     ) -> None:
         self.models: tuple[str, ...] = ()
         self.endpoints: tuple[str, ...] = ()
+        self.fields: dict[str, list[str]] = {}
         self._model = model
         self._cpu = is_cpu_build() if cpu is None else cpu
         self._max_sequences = max_sequences
@@ -125,7 +126,7 @@ class VllmEngine:
                 hosted = await self._engine_thread.start()
                 vllm_host.tap(hosted, self._watchdog)
                 self._app = await vllm_host.open_application(hosted, self._stack)
-                self.endpoints = vllm_host.endpoints_of(self._app)
+                self.endpoints, self.fields = vllm_host.endpoints_of(self._app), vllm_host.fields_of(self._app)
                 self._direct, reason = direct.opened(hosted, self._app)
         except BaseException:
             await self.stop()

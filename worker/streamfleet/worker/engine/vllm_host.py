@@ -9,6 +9,7 @@ of a request has generated; otherwise bodies and answers stay unchanged.
 from __future__ import annotations
 
 import array
+import contextlib
 import hashlib
 import importlib
 import os
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args, get_type_hints
 
 import structlog
 
@@ -291,6 +292,29 @@ def _cache_variables(stack: AsyncExitStack) -> None:
 def endpoints_of(app: Any) -> tuple[str, ...]:
     """Paths of the application that requests may reach: vLLM adds the routes that its model supports."""
     return tuple(sorted(ENDPOINTS & {getattr(route, "path", "") for route in getattr(app, "routes", ())}))
+
+
+def fields_of(app: Any) -> dict[str, list[str]]:
+    """Names of the fields that vLLM's request models have, by endpoint; it ignores all others."""
+    found: dict[str, list[str]] = {}
+    for route in getattr(app, "routes", ()):
+        if (path := getattr(route, "path", "")) not in ENDPOINTS:
+            continue
+        with contextlib.suppress(NameError, TypeError):  # a handler whose annotations cannot be read
+            models = [
+                model
+                for hint in get_type_hints(getattr(route, "endpoint", None)).values()
+                for model in _models_in(hint)
+            ]
+            fields = [each for model in models for each in model.model_fields.items()]
+            found[path] = sorted({text for name, field in fields for text in (name, field.alias) if text})
+    return {path: names for path, names in found.items() if names}
+
+
+def _models_in(hint: Any) -> list[Any]:
+    if hasattr(hint, "model_fields"):
+        return [hint]
+    return [model for part in get_args(hint) for model in _models_in(part)]
 
 
 def loads_adapters() -> bool:
