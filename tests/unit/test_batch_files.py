@@ -229,7 +229,11 @@ def test_of_a_gzip_file_of_somebody_all_lines_are_kept(tmp_path: Path) -> None:
     assert gzip.decompress(path.read_bytes()).splitlines(keepends=True) == [line("a"), line("b"), line("c")]
 
 
-@pytest.mark.parametrize("content", [b"xy", line("a"), gzip.compress(b"hello\n"), gzip.compress(line("a")) + b"tail"])
+@pytest.mark.parametrize(
+    "content",
+    [b"xy", line("a"), gzip.compress(b"hello\n", mtime=0), gzip.compress(line("a"), mtime=0) + b"tail"],
+    ids=["text", "line", "gzip", "tail"],
+)
 def test_a_file_that_is_no_gzip_of_a_batch_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "out.jsonl.gz"
     path.write_bytes(content)

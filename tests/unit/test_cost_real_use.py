@@ -144,10 +144,7 @@ def test_items_that_an_engine_tries_in_many_forms_are_few(item: Any) -> None:
         (CHAT, {"messages": [USER] * 2_049}),
         (CHAT, {**ASKED, "tools": [tool(1)] * 20, "x": [[1] * 1_000] * 33}),
         (COMPLETIONS, {"prompt": ["a"] * 33}),
-        (COMPLETIONS, {"prompt": ["a", "a" * (16 * LONGEST + 1)]}),
-        (CHAT, {"messages": [{"role": "user", "content": "a" * (16 * LONGEST)}], "prompt": ["a"] * 20}),
         (COMPLETIONS, {"prompt": ["a"] * 20, "n": 2}),
-        (CHAT, {**ASKED, "n": 2, "max_tokens": LONGEST + 1}),
         (EMBEDDINGS, {"input": [[1]] * 2_049}),
         (CHAT, {**ASKED, "tools": [{"p": {f"f{n}": {} for n in range(40)}}] * 128, "tool_choice": "required"}),
         (CHAT, {**ASKED, "tools": [{"enum": ["x" * 16_000]}] * 17, "tool_choice": "required"}),
@@ -158,6 +155,20 @@ def test_beyond_that_it_is_refused(endpoint: str, body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_cost(body, CostLimits(), LONGEST, endpoint)
     assert refused.value.code == "too_expensive"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        (COMPLETIONS, {"prompt": ["a", "a" * (16 * LONGEST + 1)]}),
+        (CHAT, {"messages": [{"role": "user", "content": "a" * (16 * LONGEST)}], "prompt": ["a"] * 20}),
+        (CHAT, {**ASKED, "n": 2, "max_tokens": LONGEST + 1}),
+    ],
+)
+def test_beyond_what_the_model_holds_it_is_refused_as_too_long(endpoint: str, body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_cost(body, CostLimits(), LONGEST, endpoint)
+    assert refused.value.code == "context_length_exceeded"
 
 
 def test_a_limit_of_all_prompts_stays_one_of_all() -> None:

@@ -221,7 +221,7 @@ def test_whoever_asked_for_the_headers_at_once_waits_as_long_for_the_first_chunk
 
 
 def failed(status: int) -> dict[str, Any]:
-    error = {"message": "no", "type": "invalid_request_error", "param": "x", "code": "bad"}
+    error = {"message": "x: no", "type": "invalid_request_error", "param": "x", "code": "bad"}
     return {"result": a_result(status="failed", http_status=str(status), error=json.dumps(error))}
 
 
@@ -238,7 +238,7 @@ def test_what_fails_later_is_an_event_that_data_readers_see() -> None:
     status, sent = streamed((25.1, FAILS), **failed(422))
     (_, silence), (_, error) = parsed(sent)
     assert (status, silence["choices"][0]["delta"]) == (200, {})
-    assert error == {"error": {"message": "no", "type": "invalid_request_error", "param": "x", "code": "bad"}}
+    assert error == {"error": {"message": "x: no", "type": "invalid_request_error", "param": "x", "code": "bad"}}
 
 
 def test_a_stream_that_is_not_answered_ends_at_its_time() -> None:
