@@ -24,9 +24,11 @@ def show_result(result: Result, as_json: bool = False) -> None:
     if not as_json:
         show_warnings(result)
     if not result.ok:
-        message = (result.error or {}).get("message", "no message")
-        param = (result.error or {}).get("param")
-        fail(f"request {result.id} {result.status}: {f'{param}: ' if param else ''}{message}")
+        from streamfleet.common.errors import naming
+
+        error = result.error or {}
+        message = naming(error.get("message", "no message"), error.get("param"))
+        fail(f"request {result.id} {result.status}: {message}")
 
 
 def show_warnings(result: Result) -> None:

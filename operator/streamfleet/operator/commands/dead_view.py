@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamfleet.common.durations import in_words
+from streamfleet.common.errors import naming
 from streamfleet.operator.commands.fitted_table import FittedTable
 from streamfleet.operator.commands.plain import cell, plain
 from streamfleet.operator.dead_letters import DeadLetter
@@ -71,5 +72,4 @@ def as_json_value(letter: DeadLetter) -> dict[str, Any]:
 
 def reason(letter: DeadLetter) -> str:
     """The reason for its end, with the field at fault."""
-    message, param = letter.error.get("message", "no message"), letter.error.get("param")
-    return f"{param}: {message}" if param else str(message)
+    return naming(str(letter.error.get("message", "no message")), letter.error.get("param"))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from streamfleet.common.durations import in_words
+from streamfleet.common.errors import naming
 from streamfleet.common.results import Result
 from streamfleet.operator.commands.dead_view import reason
 from streamfleet.operator.commands.plain import one_line
@@ -94,8 +95,8 @@ def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:
         yield "took", ", ".join(known)
     if not result.ok:
         error = result.error or {}
-        param = f"{error['param']}: " if error.get("param") else ""
-        yield "error", f"{param}{error.get('message', 'no message')} ({error.get('code') or result.http_status})"
+        message = naming(error.get("message", "no message"), error.get("param"))
+        yield "error", f"{message} ({error.get('code') or result.http_status})"
     if trace.result_ttl_ms is not None:
         yield "kept for", f"another {in_words(trace.result_ttl_ms / 1000)}"
 
