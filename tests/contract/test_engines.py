@@ -548,20 +548,6 @@ async def kept_unstreamed(subject: Subject, request: EngineRequest) -> bool:
 # -- the end -----------------------------------------------------------------------------------------------
 
 
-async def test_stopping_ends_what_runs(subject: Subject) -> None:
-    """The last test, because all others share the engine."""
-    running = [asyncio.create_task(subject.engine.run(long_chat(f"stopped-{n}"))) for n in range(4)]
-    await eventually(_runs(subject, 4), 20, "all four run")
-    await asyncio.wait_for(subject.engine.stop(), 10)
-    outcomes = await asyncio.gather(*running, return_exceptions=True)
-    elsewhere = subject.engine.kind == "openai"  # its server is still there
-    assert [type(outcome) for outcome in outcomes] == [EngineUnavailable if elsewhere else EngineDied] * 4
-    assert subjects.children() <= subject.others
-    if not elsewhere:
-        with pytest.raises(EngineDied, match="stopped"):
-            await subject.engine.run(chat("late"))
-
-
 def _runs(subject: Subject, count: int) -> Callable[[], Awaitable[bool]]:
     async def runs() -> bool:
         return await subject.running() == count
@@ -627,3 +613,17 @@ async def test_vllm_tells_its_fields(subject: Subject) -> None:
     assert {"prompt", "echo"} <= set(fields[COMPLETIONS])
     assert not {"guided_json", "store", "metadata"} & set(fields[CHAT])
     assert len(pack_fields(fields)) < 1_500, "every gateway reads it every two seconds, from each worker"
+
+
+async def test_stopping_ends_what_runs(subject: Subject) -> None:
+    """The last test, because all others share the engine."""
+    running = [asyncio.create_task(subject.engine.run(long_chat(f"stopped-{n}"))) for n in range(4)]
+    await eventually(_runs(subject, 4), 20, "all four run")
+    await asyncio.wait_for(subject.engine.stop(), 10)
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+    elsewhere = subject.engine.kind == "openai"  # its server is still there
+    assert [type(outcome) for outcome in outcomes] == [EngineUnavailable if elsewhere else EngineDied] * 4
+    assert subjects.children() <= subject.others
+    if not elsewhere:
+        with pytest.raises(EngineDied, match="stopped"):
+            await subject.engine.run(chat("late"))

@@ -228,7 +228,8 @@ def test_a_batch_is_cancelled_and_nothing_of_it_runs_on(stack: Stack, language: 
     late = [each for each in batch["errors"] if each["custom_id"].startswith("long")]
     assert [each["error"]["code"] for each in late] == ["batch_cancelled"] * 4
     assert batch["counts"]["completed"] == len(batch["output"])
-    eventually_blocking(lambda: stack.running_in_engine() == 0, 5, "nothing runs in the engine")
+    # What an SDK left is kept for its next try, for 10 s.
+    eventually_blocking(lambda: stack.running_in_engine() == 0, 15, "nothing runs in the engine")
 
 
 def test_what_an_evaluation_asks_for_is_there_by_default(stack: Stack) -> None:

@@ -256,7 +256,7 @@ async def test_a_deadline_that_passes_is_a_504_that_nobody_tries_again(stage: St
 
 async def test_flex_is_refused_where_it_would_be_late(stage: Stage, rows: redis.asyncio.Redis) -> None:
     async def nothing_waits() -> bool:
-        return not any([await rows.zcard(f"{{default}}:ready:{lane}") for lane in LANES])
+        return not any([await rows.xlen(f"{{default}}:lane:{lane}") for lane in LANES])
 
     await eventually(nothing_waits, 20, "what earlier tests left has gone: it would go first")
     now_ms = (await rows.time())[0] * 1000

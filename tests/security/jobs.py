@@ -525,6 +525,10 @@ async def serve(guarded: Guarded, url: str) -> None:
             await admin.connection.command("RPUSH", me.names.settled(record.id), *known)
         assert await me.settle(record.id, held, reserved.serial, 4, 1_000)
         await in_debt(me, secret, record.id)
+        await me.leave_try("equal", "r", 60_000)
+        assert await me.take_try("equal") == "r"
+        await me.leave_try("equal", "r", 60_000)
+        assert await me.withdraw_try("equal", "r")
         assert await operator.records() == [record]
         async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
             await fleet.heartbeat("w1", {"models": ["m"]})
