@@ -50,6 +50,7 @@ NPM = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", 
 INSTALL_S, START_S, ASK_S = 900, 300, 600
 INSIDE = "STREAMFLEET_CLIENTS_INSIDE"
 CHAT, EMBEDDER, CONTEXT = "demo", "demo-embed", 4096
+STRICT = "--tool-strict-level parameter"  # else a small model's tool calls do not fit their schema
 LATER = "expected to fail"
 
 
@@ -239,7 +240,7 @@ def stage(folder: Path) -> Iterator[dict[str, str]]:
             folder,
             "chat",
             **shared,
-            engine_args=f"{size} {CHAT} --enable-auto-tool-choice --tool-call-parser hermes",
+            engine_args=f"{size} {CHAT} --enable-auto-tool-choice --tool-call-parser hermes {STRICT}",
         )
         embedding = WorkerProcess(
             server.url,
