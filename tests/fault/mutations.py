@@ -372,9 +372,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "tombstone",
-        "what was cancelled in the queue is dropped at the pull",
+        "what was cancelled before it came is dropped at the pull",
         "pull.lua gives out what has a result",
-        "cancelled_in_the_queue",
+        "cancelled_before_it_comes",
         "started_late: r",
         (_ANSWERED_AT_PULL,),
     ),

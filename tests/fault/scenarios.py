@@ -193,13 +193,13 @@ async def same_id_twice(stage: Stage) -> None:
     await stage.add("r", kind=Kind.TWICE)
 
 
-async def cancelled_in_the_queue(stage: Stage) -> None:
-    """Cancelled while it waits behind another one."""
+async def cancelled_before_it_comes(stage: Stage) -> None:
+    """Cancelled by its id, and enqueued after that, behind another one."""
     await stage.worker(0)
     await stage.add("first", 250)
     await stage.runs("first")
+    await stage.cancel("r", before_ms=60_000)
     await stage.add("r", 10, Kind.CANCELLED)
-    await stage.cancel("r")
 
 
 async def cancelled_while_running(stage: Stage) -> None:
@@ -471,7 +471,7 @@ SCENARIOS: dict[str, Scenario] = {
     "before_the_first_worker": Scenario(before_the_first_worker),
     "enqueue_answer_lost": Scenario(enqueue_answer_lost),
     "same_id_twice": Scenario(same_id_twice),
-    "cancelled_in_the_queue": Scenario(cancelled_in_the_queue, ONE_AT_A_TIME),
+    "cancelled_before_it_comes": Scenario(cancelled_before_it_comes, ONE_AT_A_TIME),
     "cancelled_while_running": Scenario(cancelled_while_running, replace(ONE_AT_A_TIME, lease_ms=60_000)),
     "late_behind_a_full_engine": Scenario(late_behind_a_full_engine, ONE_AT_A_TIME),
     "late_when_its_turn_comes": Scenario(late_when_its_turn_comes, ONE_AT_A_TIME),

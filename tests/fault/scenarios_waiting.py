@@ -60,7 +60,7 @@ async def kept_output_overwritten(stage: Stage) -> None:
 async def cancelled_with_kept_output(stage: Stage) -> None:
     """An interrupted request is cancelled while it waits."""
     await _interrupted(stage, Kind.CANCELLED)
-    await stage.cancel("r")
+    await stage.ask_to_cancel("r")
     await stage.ended("u", 5)
 
     async def gone() -> bool:

@@ -113,9 +113,14 @@ class Stage:
         for name, *_ in entries:
             self._journal.write("accepted", id=name, nonce=name)
 
-    async def cancel(self, name: str) -> None:
-        """Cancel a request, and log what was said."""
-        self._journal.write("cancel", id=name, said=await self.harness.broker.cancel(name))
+    async def cancel(self, name: str, before_ms: int | None = None) -> None:
+        """Cancel a request, and log what was said; with `before_ms` one that is yet to come, within so many ms."""
+        self._journal.write("cancel", id=name, said=await self.harness.broker.cancel(name, before_ms=before_ms))
+
+    async def ask_to_cancel(self, name: str) -> None:
+        """Let a worker cancel a request, as producers do."""
+        self._journal.write("cancel", id=name, said=True)
+        await self.redis.xadd("{default}:cancel_requests", {"id": name})
 
     async def load_scripts(self) -> None:
         """Have Redis know all scripts, so that the first call of each is none that is answered with NOSCRIPT."""
