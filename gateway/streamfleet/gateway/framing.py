@@ -6,7 +6,7 @@ OpenAI's chunks come in as the engine made them; each goes out as one server-sen
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,7 @@ class Framing:
     endpoint: str = CHAT
     request_id: str = ""
     model: str = ""
+    _first: str = ""
     _head: dict[str, Any] = field(default_factory=dict)
     _imposed: bool = False  # a chunk of our own came first, so all others have its id, and not the engine's
 
@@ -68,15 +69,22 @@ class Framing:
         text = f"id: {chunk_id}\ndata: {line}\n\n" if self.event_ids else f"data: {line}\n\n"
         return text.encode(errors="backslashreplace")
 
+    def group(self, stream_id: str, chunks: Sequence[str]) -> bytes:
+        """Returns the chunks of an event of the queue's stream, each as one event; their ids count from 0."""
+        if not (self.event_ids or self._imposed or self.tier):  # at once: most readers are so
+            text = "\n\ndata: ".join(chunks)
+            if text.isascii() and "\r" not in text:
+                return f"data: {text}\n\n".encode()
+        return b"".join([self.chunk(f"{stream_id}/{at}", raw) for at, raw in enumerate(chunks)])
+
     def answer(self, chunk: Mapping[str, Any], chunk_id: str = WHOLE) -> bytes:
         """Returns a parsed chunk as one event, such as a whole answer."""
         head = self._head if self._imposed else {}
         return frame({**chunk, **head, **tier_field(self.tier)}, chunk_id if self.event_ids else "")
 
-    def learn(self, chunk: Mapping[str, Any]) -> None:
-        """Take over what all chunks of the answer have in common from the engine's first one."""
-        if not self._imposed:
-            self._head = {name: chunk[name] for name in _HEAD if name in chunk}
+    def learn(self, raw: str) -> None:
+        """Keep the engine's first chunk, for what all chunks of the answer have in common."""
+        self._first = raw
 
     def keep_alive(self, now_s: int, default_model: str) -> bytes:
         """Returns what is sent after a silence.
@@ -88,6 +96,9 @@ class Framing:
         if self.event_ids:
             return COMMENT
         chat = self.endpoint == CHAT
+        if not self._head and self._first:
+            first = json.loads(self._first)
+            self._head = {name: first[name] for name in _HEAD if name in first}
         if not self._head:
             name, kind = ("chatcmpl", "chat.completion.chunk") if chat else ("cmpl", "text_completion")
             self._head = {
