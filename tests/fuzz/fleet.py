@@ -55,7 +55,7 @@ class Findings:
         terminal: of these, how many have one of the five statuses.
         statuses: how many ended how.
         workers, alive: processes that were started, and those that are there still.
-        rss_before_mb, rss_after_mb: of the largest worker, when warm and at the end.
+        rss_before_mb, rss_after_mb: of the largest worker, when warm (again, if it grew much once) and at the end.
         redis_before_mb, redis_after_mb: the same of Redis, less what expires or is capped.
         audit: the books, on one line.
         problems: what does not hold; empty when all is well.
@@ -123,6 +123,11 @@ class FuzzedFleet:
         found.rss_before_mb, found.redis_before_mb = self._rss_mb(), self._redis_mb()
         self._send(entries, progress)
         self._judge_entries()
+        if self._rss_mb() > found.rss_before_mb + RSS_GROWTH_MB:
+            # Memory that the allocator keeps grows once; a leak grows by as much with the next entries.
+            found.rss_before_mb = self._rss_mb()
+            self._send(found.entries + entries, progress)
+            self._judge_entries()
         self._judge_books()
         self._send_last()
         self._judge_entries()

@@ -208,8 +208,12 @@ def openai_error(message: str, kind: str, param: str | None, code: str | None) -
     return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
+_WITHOUT_SUBJECT = re.compile(r"(must|may|is|has|needs|holds|cannot)\b")  # "must be a list of ids", of the field ids
+
+
 def naming(message: str, param: str | None) -> str:
     """The message, with the field before it if it does not name it: SDKs show the message alone."""
-    if not param or re.search(rf"(?<!\w){re.escape(param)}(?!\w)", message):
+    named = re.search(rf"(?<!\w){re.escape(param or '')}(?!\w)", message)
+    if not param or (named and not _WITHOUT_SUBJECT.match(message)):
         return message
     return f"{param}: {message}"

@@ -121,7 +121,7 @@ def check_forms(body: Mapping[str, Any]) -> None:
         InvalidRequest: names the field.
     """
     if "messages" in body and not isinstance(body["messages"], list):
-        raise InvalidRequest("must be a list of messages", "messages", "invalid_type")
+        raise InvalidRequest("must be a list", "messages", "invalid_type")
     for name in _LISTS:
         if body.get(name) is not None and not isinstance(body[name], list):
             raise InvalidRequest("must be a list", name, "invalid_type")
