@@ -104,6 +104,9 @@ class Findings:
             "no_embeddings": _raised(lambda: self.client.embeddings.create(model=self.model, input="one")),
             "no_file": _raised(lambda: self.client.files.retrieve("file-" + "0" * 32)),
             "too_slow": _raised(lambda: ask(timeout=1, extra_body=self.setup["long"])),
+            "late_in_its_stream": _raised(
+                lambda: list(ask(stream=True, extra_body=self.setup["long"], extra_headers=self.setup["soon"]))
+            ),
         }
 
     def _upload(self, lines: Iterable[Json]) -> Any:

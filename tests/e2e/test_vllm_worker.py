@@ -54,6 +54,7 @@ SETUP: Json = {
     "completion": {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0},
     "response": {"input": "Count to ten.", "service_tier": "flex", "temperature": 0, "max_output_tokens": 24},
     "long": LONG,
+    "soon": {"X-Streamfleet-Ttl": "3s"},
     "batch": [*map(question, GOOD), question("cold", temperature=-5)],
     "long_batch": [question("short"), *(question(f"long{number}", **LONG) for number in range(4))],
 }
@@ -185,6 +186,7 @@ def test_errors_are_raised_by_their_types(stack: Stack, language: str) -> None:
         "no_embeddings": 404,
         "no_file": 404,
         "too_slow": None,
+        "late_in_its_stream": None,  # the stream began with 200: the error is one of its events
     }
     assert kind_and_code(errors["no_key"]) == ("AuthenticationError", "invalid_api_key")
     assert kind_and_code(errors["no_model"]) == ("NotFoundError", "model_not_found")
@@ -194,6 +196,7 @@ def test_errors_are_raised_by_their_types(stack: Stack, language: str) -> None:
         assert (errors[name]["kind"], errors[name]["param"]) == ("BadRequestError", "temperature")
     too_slow = {"python": "APITimeoutError", "node": "APIConnectionTimeoutError"}
     assert errors["too_slow"]["kind"] == too_slow[language]
+    assert kind_and_code(errors["late_in_its_stream"]) == ("APIError", "deadline_exceeded")
 
 
 @CLIENTS

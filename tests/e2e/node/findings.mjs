@@ -75,6 +75,9 @@ async function errors() {
     no_embeddings: await raised(() => client.embeddings.create({ model, input: "one" })),
     no_file: await raised(() => client.files.retrieve(`file-${"0".repeat(32)}`)),
     too_slow: await raised(() => ask(setup.long, { timeout: 1_000 })),
+    late_in_its_stream: await raised(async () => {
+      for await (const _ of await ask({ ...setup.long, stream: true }, { headers: setup.soon })); // to its end
+    }),
   };
 }
 
