@@ -1,0 +1,279 @@
+"""The order, part 5: which waiting request a worker takes next. Read this first; `rules.py` lists all rules by name.
+
+An entry waits for nobody (home 0), for a worker (its home), or is held for the worker that interrupted it. A lane in
+which a request of a tenant waits is shared: tenants take turns. Any other goes by rank. Times are ms of any clock.
+
+    model = Model()
+    model.became_ready([Entry(lane=3, id=(now, 1), rank=now + 300_000, enqueued=now, tenant="acme")])
+    taken = model.take(worker, lanes=(1, 2, 3, 4), n=8, now=now)       # Taken(runs, dropped, soonest)
+    model.ended(3, (now, 1), Use(prompt=10, output=20, counted=True, succeeded=True))
+
+The caller tells what becomes of requests, which workers are gone (`free_home`), and what operators set (`set_tenant`,
+`paused`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.order.lanes import LANES, SHARES, Shares
+from tests.order.picks import SCAN, D, Entry, Lane, Pick
+from tests.order.tenants import NO_LIMIT, Charge, Tenant, Use, cost_of, half_octave, limit_class, stays_of
+
+__all__ = ["NO_LIMIT", "Charge", "Entry", "Model", "Taken", "Tenant", "Use"]
+MOST_CREDIT = 4096  # tokens by which a newcomer starts below the level
+MOST_NAMES, MOST_BYTES, OTHER = 2000, 256, "other"
+Key = tuple[int, tuple[int, int]]
+Needs = Mapping[tuple[str, str], int]
+
+
+@dataclass
+class Taken:
+    """What a worker takes: what runs, what is ended instead, and after how many ms it may take more."""
+
+    runs: list[Entry] = field(default_factory=list)
+    dropped: list[Entry] = field(default_factory=list)
+    soonest: int | None = None
+
+
+class Model:
+    """A queue's order. `paused`: lanes from which nothing is taken."""
+
+    def __init__(self, shares: Sequence[int] = SHARES) -> None:
+        self.lanes = {number: Lane() for number in LANES}
+        self.shares = Shares(shares)
+        self.paused: set[int] = set()
+        self.tenants: dict[str, Tenant] = {}
+        self.running: dict[Key, Entry] = {}
+
+    def tenant(self, name: str) -> Tenant:
+        return self.tenants.setdefault(name, Tenant())
+
+    def name_of(self, given: str) -> str:
+        """The name under which a tenant is counted: anybody may XADD any tenant."""
+        odd = len(given.encode()) > MOST_BYTES or any(ord(c) < 32 or ord(c) == 127 for c in given)
+        known = sum(1 for name, tenant in self.tenants.items() if name and not _is_set(tenant))
+        full = given not in self.tenants and known >= MOST_NAMES
+        return OTHER if given and (odd or full) else given  # rule: names_beyond_a_number_are_other
+
+    # What happens to requests
+    def became_ready(self, entries: Iterable[Entry]) -> None:
+        for e in entries:
+            self._place(e)
+
+    def left(self, lane: int, entry_id: tuple[int, int]) -> Entry:
+        """A request ends while it waits."""
+        e = self.lanes[lane].waiting.pop(entry_id)
+        self.tenant(e.tenant).tokens += e.charge.kept
+        self._turns_follow(self.lanes[lane], {e.tenant})
+        return e
+
+    def ended(self, lane: int, entry_id: tuple[int, int], use: Use) -> Entry:
+        """A run ends, and its request with it."""
+        e = self.running.pop((lane, entry_id))
+        charge, tenant = e.charge, self.tenant(e.tenant)
+        if charge.runs:
+            cost = cost_of(charge, use)
+            tenant.tokens, tenant.requests = tenant.tokens + cost + charge.kept, tenant.requests + 1
+            self._settle(e, cost)
+            if use.counted and use.prompt is not None and use.succeeded:
+                tenant.learn(e.size, e.limit, use.prompt, use.output)
+        return e
+
+    def handed_back(
+        self, lane: int, entry_id: tuple[int, int], *, generated: int | None = None, failed: bool = False,
+        held: int | None = None, home: int = 0, until: int = 0, ready: bool = True,
+    ) -> Entry:  # fmt: skip
+        """A run ends, and its request waits again.
+
+        Args:
+            lane, entry_id: the request.
+            generated: tokens of output that stay charged; None if they were lost with the worker.
+            failed: the attempt failed; `held` is then as in `Use`.
+            held: output tokens that its time in the engine was worth.
+            home: the worker that it waits for, 0 for none.
+            until: it is held for that worker until then, because it gave way.
+            ready: False if it waits for its next attempt: then `became_ready` follows.
+        """
+        e = self.running.pop((lane, entry_id))
+        if e.charge.runs:
+            if generated is None and not failed:
+                self.tenant(e.tenant).lost += e.charge.run
+            stays = stays_of(e.charge, generated=generated, failed=failed, held=held)  # rule: lost_is_free
+            self._settle(e, stays)
+            e.charge = Charge(kept=e.charge.kept + stays)  # rule: kept_once
+        e.home, e.until, e.came_back = home, until, True  # rule: back_at_its_old_rank
+        if ready:
+            self._place(e)
+        return e
+
+    def free_home(self, worker: int) -> None:
+        """A worker is gone, or leaves."""
+        for lane in self.lanes.values():
+            for e in lane.waiting.values():
+                if e.home == worker and not e.until:
+                    e.home = 0  # rule: dead_home_frees
+
+    def set_tenant(self, name: str, weight: float | None = None, limit: int | None = None) -> None:
+        """An operator sets a tenant's weight, or how many of it may run at once (NO_LIMIT: any number)."""
+        tenant = self.tenant(name)
+        tenant.weight = tenant.weight if weight is None else weight
+        tenant.limit = tenant.limit if limit is None else limit
+        for lane in self.lanes.values():
+            self._turns_follow(lane, {name})
+        self._enter_where_it_waits(name)
+
+    # Turns
+    def _place(self, e: Entry, *, credit: bool = True) -> None:
+        lane = self.lanes[e.lane]
+        was_shared = lane.shared
+        lane.waiting[e.id] = e
+        if e.until:
+            return
+        if e.tenant and not was_shared and lane.of(""):
+            self._enter(lane, "", 0)  # rule: nobodys_enter_at_the_level
+        if e.tenant or was_shared:  # rule: nobodys_are_one_tenant
+            tenant = self.tenant(e.tenant)
+            self._enter(lane, e.tenant, sum(tenant.estimate(e.size, e.limit)) if credit else 0)
+
+    def _enter(self, lane: Lane, name: str, cost: float) -> None:
+        tenant = self.tenant(name)
+        if name in lane.in_turn or not tenant.may_run:
+            return
+        credit = min(MOST_CREDIT, cost) / tenant.weight  # rule: newcomer_starts_a_request_below
+        lane.tokens[name] = max(0, lane.tokens.get(name, 0), lane.level - credit)  # rule: no_other_credit
+        lane.in_turn.add(name)
+
+    def _enter_where_it_waits(self, name: str) -> None:
+        for lane in self.lanes.values():
+            if lane.shared and lane.of(name):
+                self._enter(lane, name, 0)  # rule: after_its_limit_no_credit
+
+    def _turns_follow(self, lane: Lane, names: Iterable[str]) -> None:
+        """Who has nothing waiting, or runs as many as it may, is out of turn; so is "" where it is alone."""
+        for name in names:
+            if not lane.of(name) or not self.tenant(name).may_run:
+                lane.in_turn.discard(name)
+        if not lane.shared:
+            lane.in_turn.discard("")
+
+    def _settle(self, e: Entry, cost: int) -> None:
+        """A run is charged `cost` in place of what it was charged before."""
+        lane, tenant, charge = self.lanes[e.lane], self.tenant(e.tenant), e.charge
+        more = (cost - charge.run) / charge.weight  # rule: settled_by_the_weight_of_the_pick
+        lane.tokens[e.tenant] = max(0, lane.tokens.get(e.tenant, 0) + more)
+        tenant.charged += cost - charge.run
+        charge.runs = False
+        was_full = not tenant.may_run
+        tenant.running -= charge.counted
+        if was_full and tenant.may_run:
+            self._enter_where_it_waits(e.tenant)
+
+    # What a worker takes
+    def take(
+        self, worker: int, lanes: Sequence[int], n: int, now: int, *, rooms: Sequence[int] | None = None,
+        owed: Sequence[int] | None = None, needs: Needs | None = None,
+    ) -> Taken:  # fmt: skip
+        """A worker takes requests.
+
+        Args:
+            worker: its number; 0 for one that is no home.
+            lanes: those that it takes from.
+            n: most requests.
+            now: epoch ms.
+            rooms, owed: as `lanes.Shares.choose` takes them; by default n of each of `lanes`.
+            needs: ms that requests of a `length_class` need at least, where deadlines are judged.
+        """
+        taken, credit = Taken(), list(self.shares.credit)
+        rooms = rooms or [n if number in lanes else 0 for number in self.lanes]
+        waiting = [len(lane.waiting) if number not in self.paused else 0 for number, lane in self.lanes.items()]
+        while len(taken.runs) < n and len(taken.dropped) < n + SCAN:
+            picks = self.shares.choose(n - len(taken.runs), waiting, rooms, owed or rooms, len(taken.runs))
+            if not any(picks):
+                break
+            for number, wanted in enumerate(picks, 1):
+                found = self._take_lane(number, worker, wanted, now, needs or {}, taken) if wanted else 0
+                if wanted:  # where nothing is found, what is left may not run now
+                    waiting[number - 1] = waiting[number - 1] - found if found else 0
+        if not taken.runs and not taken.dropped:
+            self.shares.credit = credit
+        if len(taken.runs) == n:
+            taken.soonest = None
+        return taken
+
+    def _take_lane(self, number: int, worker: int, n: int, now: int, needs: Needs, taken: Taken) -> int:
+        lane = self.lanes[number]
+        for e in lane.rows(lambda e: e.until <= now, held=True):
+            e.until = e.home = 0  # rule: then_it_waits_for_nobody
+            self._place(e, credit=False)
+        pick = Pick(lane, self.tenant, worker, n, now)
+        if lane.shared:
+            pick.nearly_late()
+            pick.own()
+            pick.turns()
+        else:
+            pick.by_rank()
+        pick.held()
+        for e in pick.picked:
+            late = e.deadline is not None and e.deadline <= now  # rule: expired_is_not_started
+            if late or self.out_of_reach(e, now, needs):
+                pick.put_back(e)
+                taken.dropped.append(e)
+            else:
+                pick.charge(e)
+                self.running[e.lane, e.id] = e
+                taken.runs.append(e)
+        self._turns_follow(lane, {e.tenant for e in pick.picked})
+        if pick.soonest is not None:
+            taken.soonest = min(pick.soonest, pick.soonest if taken.soonest is None else taken.soonest)
+        return len(pick.picked)
+
+    def length_class(self, e: Entry) -> tuple[str, str]:
+        """By the output that its tenant's requests with such a limit have had, else by the limit; and the tenant."""
+        if not self.tenants:
+            return limit_class(e.limit), e.tenant
+        return str(half_octave(self.tenant(e.tenant).estimate(e.size, e.limit)[1])), e.tenant
+
+    def out_of_reach(self, e: Entry, now: int, needs: Needs) -> bool:
+        """True for a request that is ended because it cannot be done in time."""
+        if e.deadline is None or e.came_back:
+            return False  # rule: judged_once_before_its_first_run
+        return e.deadline - now < needs.get(self.length_class(e), 0)  # rule: out_of_reach_is_not_started
+
+    # What tests compare
+    def could_take(self, worker: int, lanes: Sequence[int], now: int) -> int | None:
+        """After how many ms this worker may take something that waits, if nothing else happens; None for never.
+
+        That is work conservation without the bounded looks: no worker with room is idle beside a request for longer.
+        """
+        times = [
+            0 if e.home in (0, worker) or e.until else max(0, e.enqueued + D - now)  # rule: nobody_idle_beside_work
+            for number in lanes if number not in self.paused
+            for e in self.lanes[number].waiting.values() if self.tenant(e.tenant).may_run
+        ]  # fmt: skip
+        return min(times, default=None)
+
+    def states(self) -> dict[str, Any]:
+        """Everything that a comparison needs, by tenant, lane and request."""
+        return {
+            "tenants": {name: vars(tenant).copy() for name, tenant in self.tenants.items()},
+            "lanes": {
+                number: {
+                    "waiting": {e.id: (e.rank, e.tenant, e.home, e.until) for e in lane.waiting.values()},
+                    "tokens": dict(lane.tokens), "in_turn": set(lane.in_turn), "level": lane.level,
+                }
+                for number, lane in self.lanes.items()
+            },
+            "credit": list(self.shares.credit),
+            "charges": {
+                (e.lane, e.id): e.charge
+                for e in [*self.running.values(), *(e for lane in self.lanes.values() for e in lane.waiting.values())]
+                if e.charge.runs or e.charge.kept
+            },
+        }  # fmt: skip
+
+
+def _is_set(tenant: Tenant) -> bool:
+    return tenant.weight != 1 or tenant.limit != NO_LIMIT

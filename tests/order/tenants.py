@@ -1,0 +1,118 @@
+"""The order, part 2: what a request is charged, what is settled, and the lengths that tenants' requests have had.
+
+tenant_charges.lua and tenant_lengths.lua do the same today, number by number. How much output the time in an engine is
+worth (`held`) says the worker, which learns how long runs of so many tokens take.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+USUAL_OUTPUT, USUAL_RATE = 256, 0.25
+MOST_SAMPLES = 32
+NO_LIMIT = 10**9
+
+
+def half_octave(tokens: float) -> int:
+    return math.floor(2 * math.log(tokens + 1) / math.log(2))
+
+
+def limit_class(limit: int | None) -> str:
+    """Class of the asked limit of output, of which lengths are learnt."""
+    return "none" if limit is None else str(half_octave(limit))
+
+
+@dataclass
+class Charge:
+    """Tokens that a request is charged: for its run, and for what earlier runs have generated."""
+
+    prompt: int = 0
+    output: int = 0
+    weight: float = 1
+    kept: int = 0
+    runs: bool = False
+    counted: bool = False
+    """It counts against its tenant's limit."""
+
+    @property
+    def run(self) -> int:
+        return self.prompt + self.output
+
+
+@dataclass
+class Tenant:
+    """What is known of a tenant in all lanes. `tokens`: of requests that have ended."""
+
+    weight: float = 1
+    limit: int = NO_LIMIT
+    running: int = 0
+    charged: float = 0
+    tokens: float = 0
+    lost: float = 0
+    requests: int = 0
+    missed: int = 0
+    usual: float = USUAL_OUTPUT
+    """Cost of its last requests without a label, which are charged before their bodies are read."""
+    lengths: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    """Class of limit to number of samples, mean output, and tokens of a prompt for each byte of body."""
+
+    @property
+    def may_run(self) -> bool:
+        return self.running < self.limit  # rule: limit_of_a_tenant
+
+    def estimate(self, size: int, limit: int | None) -> tuple[int, int]:
+        """Returns the tokens of a prompt and of an output that a request is likely to use, at least 1 together."""
+        unknown = (0, USUAL_OUTPUT, USUAL_RATE)  # rule: lengths_before_any_is_known
+        _, mean, rate = self.lengths.get(limit_class(limit), unknown)  # rule: lengths_by_class_of_limit
+        prompt = math.floor(size * rate + 0.5)  # rule: charged_at_the_pick
+        output = math.floor(min(mean if limit is None else limit, mean) + 0.5)
+        return prompt, max(1, prompt + output) - prompt
+
+    def learn(self, size: int, limit: int | None, prompt: int, output: int) -> None:
+        """A request has succeeded, and its tokens were counted."""
+        n, mean, rate = self.lengths.get(limit_class(limit), (0, 0.0, 0.0))
+        n = min(n + 1, MOST_SAMPLES)
+        mean += (output - mean) / n
+        rate += (prompt / max(1, size) - rate) / n
+        self.lengths[limit_class(limit)] = n, float(f"{mean:.6g}"), float(f"{rate:.6g}")  # rule: lengths_are_learnt
+
+
+@dataclass(frozen=True)
+class Use:
+    """What is known of a run when it ends.
+
+    Attributes:
+        prompt, output: tokens that the engine counted; without them, those that were seen, 0 for none.
+        counted: the engine has counted, for all of the time.
+        resumed: tokens of earlier runs that this one went on with, which are in its output.
+        succeeded: it has an answer.
+        reached: it reached the engine.
+        held: output tokens that its time in the engine was worth, where nobody counted; None: as many as expected.
+    """
+
+    prompt: int | None = None
+    output: int = 0
+    counted: bool = False
+    resumed: int = 0
+    succeeded: bool = False
+    reached: bool = True
+    held: int | None = None
+
+
+def cost_of(charge: Charge, use: Use) -> int:
+    """Tokens that a run which has ended is charged, in place of what it was charged at the pick."""
+    if use.counted and use.prompt is not None:
+        return use.prompt + use.output - min(charge.kept, use.resumed)  # rule: settled_by_what_was_used
+    if not use.reached:
+        return charge.run if use.succeeded else 0  # rule: nothing_if_it_did_not_reach_the_engine
+    held = charge.output if use.held is None else use.held
+    prompt = charge.prompt if use.prompt is None else use.prompt
+    return prompt + max(use.output, held)  # rule: uncounted_is_charged_by_time
+
+
+def stays_of(charge: Charge, *, generated: int | None = None, failed: bool = False, held: int | None = None) -> int:
+    """Tokens that stay charged when a run ends before its request does."""
+    if failed:
+        return charge.prompt + (charge.output if held is None else held)  # rule: failed_attempt_is_charged
+    return generated or 0  # rule: generated_stays_charged
