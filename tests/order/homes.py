@@ -21,6 +21,7 @@ LATELY = 4000  # ms in which a use fades to 1/e
 class Known:
     """A session or a beginning: its homes, the last one first, and how often it was used lately."""
 
+    name: str
     homes: list[int] = field(default_factory=list)
     last: int = 0
     uses: float = 0
@@ -36,11 +37,7 @@ class Known:
 
 @dataclass
 class Homes:
-    """Homes of sessions and beginnings.
-
-    Attributes:
-        work: worker's number to requests that it holds or that wait for it; kept by the caller, without who has gone.
-    """
+    """Homes of sessions and beginnings. `work`: worker to requests that it holds or that wait for it; the caller's."""
 
     work: dict[int, int] = field(default_factory=dict)
     known: dict[str, Known] = field(default_factory=dict)
@@ -55,69 +52,55 @@ class Homes:
             waits: True if something waits in the request's lane for this home.
             tenant: its tenant: nobody else's requests tell where its cache is.
         """
-        mine = self._use("s", tenant, session, now)
-        if mine and (homes := [n for n in mine.homes if n in self.work]):
-            home = min(homes, key=lambda n: self.work[n])  # rule: session_stays_at_its_home
-            return self._hot(mine, home, waits, self._name("s", tenant, session))
-        is_new = self._name("p", tenant, beginning) not in self.known
-        shared = self._use("p", tenant, beginning, now)
-        if not mine and (not shared or is_new):
-            return 0  # rule: beginning_counts_when_it_comes_again
-        home = self._least(self._name("s", tenant, session) if mine else self._name("p", tenant, beginning))
+        mine, shared = self._of("s", tenant, session), self._of("p", tenant, beginning)
+        if mine:
+            mine.use(now)
+            if homes := [n for n in mine.homes if n in self.work]:
+                home = min(homes, key=lambda n: self.work[n])  # rule: session_stays_at_its_home
+                return self._hot(mine, home, waits)
+        if shared:
+            shared.use(now)
+        home = self._least(mine or shared)
+        if not mine and (not shared or (shared.uses == 1 and not shared.homes)):
+            home = 0  # rule: beginning_counts_when_it_comes_again
         if not home:
             return 0
         if some := [n for n in (shared.homes if shared else ()) if n in self.work]:
             known = min(some, key=lambda n: self.work[n])
-            home = (
-                known if self.work[known] <= self.work[home] + OVER else home
-            )  # rule: beginning_goes_where_it_was_read
-        if mine:
-            self._first(mine, home, 1)
-        if shared:
-            self._first(shared, home, MOST_HOMES)
+            if self.work[known] <= self.work[home] + OVER:
+                home = known  # rule: beginning_goes_where_it_was_read
+        self._first(mine, home, 1)
+        self._first(shared, home, MOST_HOMES)
         return home
 
     def took(self, worker: int, session: str, beginning: str, tenant: str = "") -> None:
         """A worker took what waited for another, or for nobody: it is the home of what comes next."""
-        if session:
-            mine = self._record("s", tenant, session)
-            self._first(mine, worker, mine.most)  # rule: who_takes_it_is_its_home
-        if beginning:
-            self._first(self._record("p", tenant, beginning), worker, MOST_HOMES)
+        mine = self._of("s", tenant, session)
+        self._first(mine, worker, mine.most if mine else 1)  # rule: who_takes_it_is_its_home
+        self._first(self._of("p", tenant, beginning), worker, MOST_HOMES)
 
-    def _hot(self, mine: Known, home: int, waits: Callable[[int], bool], name: str) -> int:
+    def _hot(self, mine: Known, home: int, waits: Callable[[int], bool]) -> int:
         if mine.uses <= HOT or not waits(home):
             return home
-        other = self._least(name)
+        other = self._least(mine)
         if self.work[other] + OVER <= self.work[home] and len(mine.homes) < mine.most:
             self._first(mine, other, mine.most)  # rule: hot_session_has_several_homes
             return other
         return home if mine.uses <= 2 * HOT else 0  # rule: hottest_is_anybodys
 
-    def _least(self, name: str) -> int:
+    def _least(self, asks: Known | None) -> int:
         """The worker with least to do; of several the name decides, so that homes spread in an idle fleet."""
-        if not self.work:
-            return 0
-        least = min(self.work.values())
+        least = min(self.work.values(), default=0)
         some = sorted((n for n, load in self.work.items() if load == least), key=str)  # rule: least_loaded_is_home
-        return some[int(name[-4:], 16) % len(some)]
+        return some[int(asks.name[-4:], 16) % len(some)] if asks and some else 0
 
-    def _first(self, record: Known, number: int, most: int) -> None:
-        record.homes = [number, *(n for n in record.homes if n != number and n in self.work)][:most]
+    def _first(self, record: Known | None, number: int, most: int) -> None:
+        if record:
+            record.homes = [number, *(n for n in record.homes if n != number and n in self.work)][:most]
 
-    def _use(self, kind: str, tenant: str, words: str, now: int) -> Known | None:
-        if not words:
-            return None
-        record = self._record(kind, tenant, words)
-        record.use(now)
-        return record
-
-    def _record(self, kind: str, tenant: str, words: str) -> Known:
-        return self.known.setdefault(self._name(kind, tenant, words), Known())
-
-    @staticmethod
-    def _name(kind: str, tenant: str, words: str) -> str:
-        return kind + sha1(f"{tenant}\0{words}".encode()).hexdigest()[:16]  # noqa: S324 - as the scripts do
+    def _of(self, kind: str, tenant: str, words: str) -> Known | None:
+        name = kind + sha1(f"{tenant}\0{words}".encode()).hexdigest()[:16]  # noqa: S324 - as the scripts do
+        return self.known.setdefault(name, Known(name)) if words else None
 
 
 def rank_in_program(rank: int, enqueued: int, first: int, deadline: int | None, now: int, *, given: bool) -> int:

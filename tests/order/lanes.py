@@ -84,42 +84,23 @@ def fills_up_to(lane: int, slots: int, percent: int = 25) -> int:
     return slots - reserve
 
 
-def rooms(slots: int, running: Mapping[int, int], percent: int = 25, makes_way: int = 0) -> tuple[list[int], list[int]]:
-    """Returns `rooms` and `owed` of a worker, as `Shares.choose` takes them.
-
-    Args:
-        slots: all of its slots.
-        running: lane to how many run.
-        percent: the reserve.
-        makes_way: 1 if enough may give way to an urgent request.
-    """
-    held, room, owed = sum(running.values()), [], []
-    free = max(0, slots - held)
-    urgent = free or makes_way
-    for lane in LANES:
-        left = max(0, fills_up_to(lane, slots, percent) - held)
-        room.append(left if lane in PATIENT else urgent)
-        below = sum(number for other, number in running.items() if other >= lane)
-        most = fills_up_to(lane, slots, percent) - below  # rule: share_keeps_to_what_it_fills
-        owed.append(min(free, max(0, most)) if lane in PATIENT else free)
-    return room, owed
+def owed(lane: int, slots: int, running: Mapping[int, int], percent: int = 25) -> int:
+    """How many a patient lane that is owed a pick may take against the reserve. `running`: lane to how many run."""
+    most = fills_up_to(lane, slots, percent) - sum(number for other, number in running.items() if other >= lane)
+    return max(0, min(slots - sum(running.values()), most))  # rule: share_is_bounded
 
 
 @dataclass(frozen=True)
 class Run:
-    """A request of a patient lane that runs. Times are seconds."""
+    """A request of a patient lane that runs: what it is worth to let it go on. Times are seconds."""
 
     lane: int
     interrupted: int = 0
     ran: float = 0
-    whole: float = 0
-    """Expected length of its whole run."""
-    slack: float = math.inf
-    """Time until its deadline."""
-    continues: bool = False
-    """Another run can go on with its output."""
-    by_share: bool = False
-    """It came by the guaranteed share of its lane, against the reserve."""
+    whole: float = 0  # expected length of its whole run
+    slack: float = math.inf  # until its deadline
+    continues: bool = False  # another run can go on with its output
+    by_share: bool = False  # it came by the share of its lane, against the reserve
 
     def is_protected(self) -> bool:
         if self.by_share:  # rule: what_came_by_its_share_stays

@@ -76,7 +76,7 @@ class Model:
         charge, tenant = e.charge, self.tenant(e.tenant)
         if charge.runs:
             cost = cost_of(charge, use)
-            tenant.tokens, tenant.requests = tenant.tokens + cost + charge.kept, tenant.requests + 1
+            tenant.tokens += cost + charge.kept
             self._settle(e, cost)
             if use.counted and use.prompt is not None and use.succeeded:
                 tenant.learn(e.size, e.limit, use.prompt, use.output)
@@ -232,7 +232,7 @@ class Model:
 
     def length_class(self, e: Entry) -> tuple[str, str]:
         """By the output that its tenant's requests with such a limit have had, else by the limit; and the tenant."""
-        if not self.tenants:
+        if not any(self.tenants):
             return limit_class(e.limit), e.tenant
         return str(half_octave(self.tenant(e.tenant).estimate(e.size, e.limit)[1])), e.tenant
 
@@ -256,23 +256,14 @@ class Model:
         return min(times, default=None)
 
     def states(self) -> dict[str, Any]:
-        """Everything that a comparison needs, by tenant, lane and request."""
+        """Everything that a comparison needs: tenants, lanes, credits of lanes, and charges of requests."""
+        entries = [e for lane in self.lanes.values() for e in lane.waiting.values()] + list(self.running.values())
         return {
-            "tenants": {name: vars(tenant).copy() for name, tenant in self.tenants.items()},
-            "lanes": {
-                number: {
-                    "waiting": {e.id: (e.rank, e.tenant, e.home, e.until) for e in lane.waiting.values()},
-                    "tokens": dict(lane.tokens), "in_turn": set(lane.in_turn), "level": lane.level,
-                }
-                for number, lane in self.lanes.items()
-            },
-            "credit": list(self.shares.credit),
-            "charges": {
-                (e.lane, e.id): e.charge
-                for e in [*self.running.values(), *(e for lane in self.lanes.values() for e in lane.waiting.values())]
-                if e.charge.runs or e.charge.kept
-            },
-        }  # fmt: skip
+            "tenants": {name: vars(tenant) for name, tenant in self.tenants.items()},
+            "lanes": {number: {**vars(lane), "level": lane.level} for number, lane in self.lanes.items()},
+            "credit": self.shares.credit,
+            "charges": {(e.lane, e.id): e.charge for e in entries if e.charge.runs or e.charge.kept},
+        }
 
 
 def _is_set(tenant: Tenant) -> bool:

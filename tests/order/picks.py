@@ -174,7 +174,6 @@ class Pick:
     def put_back(self, e: Entry) -> None:
         """It is ended without a run: nobody is charged."""
         tenant = self.tenant(e.tenant)
-        tenant.missed += 1
         tenant.tokens += e.charge.kept
         if e.id in self.costs:
             tokens = self.lane.tokens[e.tenant] - self.costs[e.id] / e.charge.weight  # rule: what_did_not_run_is_free
@@ -197,15 +196,16 @@ class Pick:
 
     def by_rank(self) -> None:
         rows = self.lane.rows(lambda e: not self.foreign(e))  # rule: own_and_nobodys_by_rank
-        rows += self.lane.rows(lambda e: self.mine(e) and not e.tenant, held=True)[:DEEP]
+        rows += self.lane.rows(lambda e: self.mine(e) and self.tenant(e.tenant).may_run, held=True)[:DEEP]
         rows.sort(key=lambda e: e.key)
         late = next((e for e in self.foreign_firsts() if self.free(e)), None)
         if rows and late and late.rank + W < rows[0].rank:
             near = late.rank <= self.now + NEAR  # rule: near_ones_of_another_home_first
             if near or self.waited(late, LONG):  # rule: long_waiting_ones_of_another_home_first
                 self.out(late)
-        for e in rows[: self.room]:
-            self.out(e)
+        for e in rows:
+            if self.room and self.tenant(e.tenant).may_run:
+                self.out(e)
         while self.room:
             late = next((e for e in self.foreign_firsts() if self.free(e)), None)
             if not late:
@@ -281,6 +281,6 @@ class Pick:
 
     def held(self) -> None:
         """What was interrupted and waits for another worker."""
-        for e in self.lane.rows(held=True)[:DEEP]:
+        for e in self.lane.rows(held=True):
             if self.room and self.tenant(e.tenant).may_run:
                 self.out(e)  # rule: held_goes_where_nothing_else_is

@@ -42,7 +42,7 @@ class Charge:
 
 @dataclass
 class Tenant:
-    """What is known of a tenant in all lanes. `tokens`: of requests that have ended."""
+    """What is known of a tenant in all lanes. `tokens`: of requests that have ended; `lost`: of runs that were lost."""
 
     weight: float = 1
     limit: int = NO_LIMIT
@@ -50,8 +50,6 @@ class Tenant:
     charged: float = 0
     tokens: float = 0
     lost: float = 0
-    requests: int = 0
-    missed: int = 0
     usual: float = USUAL_OUTPUT
     """Cost of its last requests without a label, which are charged before their bodies are read."""
     lengths: dict[str, tuple[int, float, float]] = field(default_factory=dict)
@@ -80,24 +78,15 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Use:
-    """What is known of a run when it ends.
+    """What is known of a run when it ends."""
 
-    Attributes:
-        prompt, output: tokens that the engine counted; without them, those that were seen, 0 for none.
-        counted: the engine has counted, for all of the time.
-        resumed: tokens of earlier runs that this one went on with, which are in its output.
-        succeeded: it has an answer.
-        reached: it reached the engine.
-        held: output tokens that its time in the engine was worth, where nobody counted; None: as many as expected.
-    """
-
-    prompt: int | None = None
-    output: int = 0
-    counted: bool = False
-    resumed: int = 0
-    succeeded: bool = False
-    reached: bool = True
-    held: int | None = None
+    prompt: int | None = None  # tokens, if they were counted
+    output: int = 0  # tokens that were counted, or else seen
+    counted: bool = False  # the engine has counted all of its time
+    resumed: int = 0  # tokens of earlier runs in its output
+    succeeded: bool = False  # it has an answer
+    reached: bool = True  # it reached the engine
+    held: int | None = None  # output tokens that its time in the engine is worth; None: as many as expected
 
 
 def cost_of(charge: Charge, use: Use) -> int:
