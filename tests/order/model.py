@@ -74,9 +74,10 @@ class Model:
         """A run ends, and its request with it."""
         e = self.running.pop((lane, entry_id))
         charge, tenant = e.charge, self.tenant(e.tenant)
+        tenant.tokens += charge.kept
         if charge.runs:
             cost = cost_of(charge, use)
-            tenant.tokens += cost + charge.kept
+            tenant.tokens += cost
             self._settle(e, cost)
             if use.counted and use.prompt is not None and use.succeeded:
                 tenant.learn(e.size, e.limit, use.prompt, use.output)
@@ -243,17 +244,17 @@ class Model:
         return e.deadline - now < needs.get(self.length_class(e), 0)  # rule: out_of_reach_is_not_started
 
     # What tests compare
-    def could_take(self, worker: int, lanes: Sequence[int], now: int) -> int | None:
-        """After how many ms this worker may take something that waits, if nothing else happens; None for never.
+    def takeable(self, worker: int, lanes: Sequence[int], now: int) -> dict[Entry, int]:
+        """What waits that this worker may run, and after how many ms: work conservation, without the bounded looks."""
+        waiting = [e for lane in lanes if lane not in self.paused for e in self.lanes[lane].waiting.values()]
+        some = [e for e in waiting if self.tenant(e.tenant).may_run]
+        at_once = [e for e in some if e.home in (0, worker) or e.until]
+        left = {e: max(0, e.enqueued + D - now) for e in some}  # rule: nobody_idle_beside_work
+        return left | dict.fromkeys(at_once, 0)
 
-        That is work conservation without the bounded looks: no worker with room is idle beside a request for longer.
-        """
-        times = [
-            0 if e.home in (0, worker) or e.until else max(0, e.enqueued + D - now)  # rule: nobody_idle_beside_work
-            for number in lanes if number not in self.paused
-            for e in self.lanes[number].waiting.values() if self.tenant(e.tenant).may_run
-        ]  # fmt: skip
-        return min(times, default=None)
+    def could_take(self, worker: int, lanes: Sequence[int], now: int) -> int | None:
+        """After how many ms this worker may take something that waits, if nothing else happens; None for never."""
+        return min(self.takeable(worker, lanes, now).values(), default=None)
 
     def states(self) -> dict[str, Any]:
         """Everything that a comparison needs: tenants, lanes, credits of lanes, and charges of requests."""

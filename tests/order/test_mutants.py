@@ -25,7 +25,7 @@ INSTEAD = {
     "equal_ranks_in_order_of_arrival": "return self.rank, (0, 0)",
     "expired_is_not_started": "late = False",
     "out_of_reach_is_not_started": "return False",
-    "nobody_idle_beside_work": "0",
+    "nobody_idle_beside_work": "left = dict.fromkeys(some, 0)",
     "shared_while_a_tenant_waits": "return False",
     "least_first": "name = min(waiting, default=None)",
     "weight": "self.lane.tokens[e.tenant] = tokens + cost",
