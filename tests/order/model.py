@@ -79,7 +79,7 @@ class Model:
             cost = cost_of(charge, use)
             tenant.tokens += cost
             self._settle(e, cost)
-            if use.counted and use.prompt is not None and use.succeeded:
+            if use.prompt is not None and use.succeeded:
                 tenant.learn(e.size, e.limit, use.prompt, use.output)
         return e
 
@@ -195,9 +195,11 @@ class Model:
             if not any(picks):
                 break
             for number, wanted in enumerate(picks, 1):
-                found = self._take_lane(number, worker, wanted, now, needs or {}, taken) if wanted else 0
-                if wanted:  # where nothing is found, what is left may not run now
-                    waiting[number - 1] = waiting[number - 1] - found if found else 0
+                left = wanted
+                while left and (found := self._take_lane(number, worker, left, now, needs or {}, taken)):
+                    left -= found
+                # What is left may not run now.
+                waiting[number - 1] = 0 if left else waiting[number - 1] - wanted
         if not taken.runs and not taken.dropped:
             self.shares.credit = credit
         if len(taken.runs) == n:

@@ -51,7 +51,7 @@ FAIRNESS = {
     "charged_at_the_pick": "A pick is charged the prompt by its bytes, and the output by the class of its limit.",
     "lengths_before_any_is_known": "Before lengths are known: a quarter token a byte, and 256 tokens or a lower limit.",
     "lengths_by_class_of_limit": "Lengths are those of the tenant's requests with a limit of this size.",
-    "lengths_are_learnt": "Lengths are learnt from requests that succeed and whose tokens are counted.",
+    "lengths_are_learnt": "Lengths are learnt from requests that succeed and tell their use.",
     "settled_by_what_was_used": "What the engine has counted is charged, without what earlier runs were charged.",
     "nothing_if_it_did_not_reach_the_engine": "What did not reach the engine, and has no answer, costs nothing.",
     "uncounted_is_charged_by_time": "Else its prompt, and the output that was seen or that its time was worth.",

@@ -68,7 +68,7 @@ class Tenant:
         return prompt, max(1, prompt + output) - prompt
 
     def learn(self, size: int, limit: int | None, prompt: int, output: int) -> None:
-        """A request has succeeded, and its tokens were counted."""
+        """A request has succeeded, and its answer tells its tokens."""
         n, mean, rate = self.lengths.get(limit_class(limit), (0, 0.0, 0.0))
         n = min(n + 1, MOST_SAMPLES)
         mean += (output - mean) / n
