@@ -9,7 +9,7 @@ which a request of a tenant waits is shared: tenants take turns. Any other goes 
     model.ended(3, (now, 1), Use(prompt=10, output=20, counted=True, succeeded=True))
 
 The caller tells what becomes of requests, which workers are gone (`free_home`), and what operators set (`set_tenant`,
-`paused`).
+`paused`). Parts can be used alone: lanes.py chooses lanes, tenants.py charges, homes.py finds homes, picks.py picks.
 """
 
 from __future__ import annotations

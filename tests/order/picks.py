@@ -13,7 +13,7 @@ NEAR = 3000  # and its rank is so near,
 LONG = 10_000  # or it has waited for so long
 LATE = 3000  # nearly late: the deadline is closer than that
 URGENT = 10_000  # has to run soon: another's wait for its home does not count any more
-AHEAD = 6  # requests of its size that a tenant may be ahead of the level and still go out of turn
+AHEAD = 6  # requests of its size that a tenant may be ahead of the level, and go out of turn; `rules.py` says why not 3
 TURN_AFTER = 3000  # in its tenant's turn, what waits for another worker is taken after so long,
 TURN_LATER = 10_000  # and counts as so much later than its rank
 DEAD = 2000  # a worker that is gone is no home after so long at most; the caller calls free_home by then
@@ -196,7 +196,8 @@ class Pick:
 
     def by_rank(self) -> None:
         rows = self.lane.rows(lambda e: not self.foreign(e))  # rule: own_and_nobodys_by_rank
-        rows += self.lane.rows(lambda e: self.mine(e) and self.tenant(e.tenant).may_run, held=True)[:DEEP]
+        held = self.lane.rows(self.mine, held=True)
+        rows += [e for e in held if self.tenant(e.tenant).may_run]  # rule: held_is_its_workers_own
         rows.sort(key=lambda e: e.key)
         late = next((e for e in self.foreign_firsts() if self.free(e)), None)
         if rows and late and late.rank + W < rows[0].rank:

@@ -539,6 +539,13 @@ def held() -> Queue:
     return queue.add("other")
 
 
+def test_held_is_its_workers_own() -> None:
+    queue = Queue().add("held", tenant="A")
+    queue.take(worker=2)
+    queue.back("held", generated=9, home=2, until=NOW + 10_000)
+    assert queue.add("other").take(worker=2) == "held"
+
+
 def test_held_goes_where_nothing_else_is() -> None:
     assert held().take(worker=2) == "held"
     assert held().take(n=2) == "other held"
