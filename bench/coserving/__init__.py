@@ -12,7 +12,7 @@ from bench.core.machine import describe
 from bench.core.reports import Report, load
 from bench.core.rounds import Sample, interleave
 from bench.coserving import tables
-from bench.coserving.cases import BEFORE, CONTENDERS, KV_VARIABLE, PATIENT_TOKENS, SLOTS, URGENT_TOKENS, Case, Contender
+from bench.coserving.cases import CONTENDERS, KV_VARIABLE, ORDER, PATIENT_TOKENS, SLOTS, URGENT_TOKENS, Case, Contender
 from bench.coserving.figures import Round, round_of, summary
 from bench.coserving.traffic import run as run_once
 
@@ -79,4 +79,4 @@ def engine_of(case: Case) -> Mapping[str, object]:
 def _calibrated(case: Case, engine: Mapping[str, object]) -> float:
     """Output tokens a second of patient work alone, on this machine."""
     alone = Case(case.workers, 0.0, case.speed, CALIBRATION_S, min(case.patient_s, WARM_S))
-    return round_of(run_once(alone, CONTENDERS[BEFORE], engine, 1_000.0, quiet=True)).values["patient_per_s"]
+    return round_of(run_once(alone, CONTENDERS[ORDER], engine, 1_000.0, quiet=True)).values["patient_per_s"]

@@ -23,15 +23,15 @@ LANE_VARIABLE = "BENCH_COSERVING_PATIENT_LANE"
 GUARANTEED = 5.0
 """Per cent of the picks that the patient lane has by default."""
 
-ALONE, BEFORE, EIGHTH, HALF, ONLY_LOW, RESERVE = (
+ALONE, ORDER, EIGHTH, HALF, ONLY_LOW, RESERVE = (
     "urgent alone",
-    "order of 0.1",
+    "order alone",
     "split, an eighth urgent",
     "split, half urgent",
     "only low gives way",
     "reserve",
 )
-OLD_ORDER: Mapping[str, object] = {"STREAMFLEET_RESERVE_PERCENT": 0, "STREAMFLEET_PATIENT_LANES": "none"}
+ORDER_SETTINGS: Mapping[str, object] = {"STREAMFLEET_RESERVE_PERCENT": 0, "STREAMFLEET_PATIENT_LANES": "none"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Contender:
 
     Attributes:
         patient: true if there is patient work.
-        reserve: true for workers with their usual settings; otherwise they have the order of 0.1.
+        reserve: true for workers with their usual settings; otherwise they have the order alone.
         urgent_share: share of the fleet that serves urgent requests only; 0 for a fleet that is not split.
         only_low: true if `normal` leaves no reserve and gives no way.
     """
@@ -55,12 +55,12 @@ class Contender:
         """Settings of the workers."""
         if self.only_low:
             return {"STREAMFLEET_PATIENT_LANES": "low"}
-        return {} if self.reserve else OLD_ORDER
+        return {} if self.reserve else ORDER_SETTINGS
 
 
 CONTENDERS: Mapping[str, Contender] = {
     ALONE: Contender(patient=False, reserve=True),
-    BEFORE: Contender(),
+    ORDER: Contender(),
     EIGHTH: Contender(urgent_share=1 / 8),
     HALF: Contender(urgent_share=1 / 2),
     ONLY_LOW: Contender(reserve=True, only_low=True),
@@ -96,7 +96,7 @@ class Case:
     seconds: float
     patient_s: float = 3.0
     grace_s: float = 12.0
-    contenders: Sequence[str] = (ALONE, BEFORE, EIGHTH, HALF, RESERVE)
+    contenders: Sequence[str] = (ALONE, ORDER, EIGHTH, HALF, RESERVE)
     kv_tokens: int = 0
     rounds: int = 1
     judges_first_token: bool = True
@@ -137,22 +137,22 @@ LENT = replace(BEHIND_LOW, seconds=21.0, patient_tokens=SHORT)
 GROUPS: Mapping[str, Sequence[Case]] = {
     "1": (Case(1, 0.1, 4, 20, rounds=2), Case(1, 0.5, 4, 12, rounds=2)),
     "2": (
-        Case(2, 0.1, 3, 20, contenders=(ALONE, BEFORE, EIGHTH, RESERVE)),
-        Case(2, 0.5, 3, 15, contenders=(ALONE, BEFORE, HALF, RESERVE)),
+        Case(2, 0.1, 3, 20, contenders=(ALONE, ORDER, EIGHTH, RESERVE)),
+        Case(2, 0.5, 3, 15, contenders=(ALONE, ORDER, HALF, RESERVE)),
     ),
     "8": (
-        Case(8, 0.1, 1, 25, contenders=(ALONE, BEFORE, EIGHTH, RESERVE)),
-        Case(8, 0.5, 1, 25, contenders=(ALONE, BEFORE, HALF, RESERVE)),
+        Case(8, 0.1, 1, 25, contenders=(ALONE, ORDER, EIGHTH, RESERVE)),
+        Case(8, 0.5, 1, 25, contenders=(ALONE, ORDER, HALF, RESERVE)),
     ),
-    "borrowed": (Case(1, 0.1, 4, 20, patient_s=LONG_S + 10, contenders=(ALONE, BEFORE, RESERVE)),),
+    "borrowed": (Case(1, 0.1, 4, 20, patient_s=LONG_S + 10, contenders=(ALONE, ORDER, RESERVE)),),
     "normal": (
         NORMAL,
         replace(NORMAL, patient_s=3.0, every_s=math.inf, contenders=(ONLY_LOW, RESERVE), left_percent=98.0),
     ),
     "behind-low": (replace(BEHIND_LOW, patient_s=3.0, rounds=2), replace(LENT, rounds=4)),
-    "kv": (Case(1, 0.1, 4, 20, contenders=(ALONE, BEFORE, RESERVE), kv_tokens=16_900),),
-    "overload": (Case(1, 1.5, 4, 20, contenders=(BEFORE, RESERVE), judges_first_token=False),),
-    "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, BEFORE, HALF, ONLY_LOW, RESERVE)),),
+    "kv": (Case(1, 0.1, 4, 20, contenders=(ALONE, ORDER, RESERVE), kv_tokens=16_900),),
+    "overload": (Case(1, 1.5, 4, 20, contenders=(ORDER, RESERVE), judges_first_token=False),),
+    "vllm": (Case(1, 0.1, 0, 40, patient_s=15.0, contenders=(ALONE, ORDER, HALF, ONLY_LOW, RESERVE)),),
     "vllm-normal": (
         replace(NORMAL, speed=0.0),
         replace(BEHIND_LOW, speed=0.0, patient_s=15.0),
@@ -163,7 +163,7 @@ GROUPS: Mapping[str, Sequence[Case]] = {
 USUAL = tuple(name for name in GROUPS if not name.startswith("vllm"))
 
 
-TINY = Case(1, 0.5, 8, 1.5, patient_s=0.5, grace_s=1.5, contenders=(ALONE, BEFORE, HALF, RESERVE))
+TINY = Case(1, 0.5, 8, 1.5, patient_s=0.5, grace_s=1.5, contenders=(ALONE, ORDER, HALF, RESERVE))
 
 
 def chosen(quick: bool, groups: Sequence[str] = USUAL, rounds: int | None = None) -> list[Case]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.core.reports import Report, Table, Target
 from bench.core.tables import shown
-from bench.coserving.cases import ALONE, BEFORE, GUARANTEED, LONG_S, ONLY_LOW, RESERVE
+from bench.coserving.cases import ALONE, GUARANTEED, LONG_S, ONLY_LOW, ORDER, RESERVE
 from bench.coserving.traffic import WAYS
 
 Figures = Mapping[str, Any]
@@ -40,10 +40,10 @@ def verdicts(report: Report) -> Iterator[tuple[bool, str]]:
 def left_percent(contenders: Mapping[str, Figures], name: str = RESERVE) -> float | None:
     """Patient tokens a second, in per cent of what urgent work leaves; None without the fleet that it is held against.
 
-    What the engines can do is what they wrote with the order of 0.1, all lanes together: there no slot is ever free; or
+    What the engines can do is what they wrote with the order alone, all lanes together: there no slot is ever free; or
     where only `low` gives way.
     """
-    against = contenders.get(BEFORE) or contenders.get(ONLY_LOW)
+    against = contenders.get(ORDER) or contenders.get(ONLY_LOW)
     if against is None or name == ALONE:
         return None
     full = sum(against[figure] for figure in ("patient_per_s", "urgent_per_s"))

@@ -54,7 +54,7 @@ def lines(groups: int, seed: int) -> list[str]:
 
 
 def as_in_the_file(lines: Iterable[Any], *_: object, **__: object) -> Iterator[Any]:
-    """In place of `in_cache_order`: as 0.1."""
+    """In place of `in_cache_order`: as they come."""
     yield from lines
 
 

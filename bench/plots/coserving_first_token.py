@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bench.coserving.cases import ALONE, BEFORE, EIGHTH, HALF, RESERVE
+from bench.coserving.cases import ALONE, EIGHTH, HALF, ORDER, RESERVE
 from bench.plots import parts, style
 
 COLORS = {
@@ -13,7 +13,7 @@ COLORS = {
     RESERVE: style.OURS,
     HALF: style.THIRD,
     EIGHTH: style.PEER_DARK,
-    BEFORE: style.OTHER,
+    ORDER: style.OTHER,
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from bench.core.reports import Report
 from bench.coserving import figures, tables
 from bench.coserving.__main__ import _groups
-from bench.coserving.cases import ALONE, BEFORE, GROUPS, LONG_S, ONLY_LOW, RESERVE, Case, chosen
+from bench.coserving.cases import ALONE, GROUPS, LONG_S, ONLY_LOW, ORDER, RESERVE, Case, chosen
 from bench.coserving.observed import Log, Observed, Run, Slots
 from bench.coserving.traffic import Seen, Urgent, arrivals
 from streamfleet.common.protocol import COMPLETIONS, Lane
@@ -93,7 +93,7 @@ def judged(found: Mapping[str, float] | None = None, *, judges_first_token: bool
     alone = contender(client_p50_ms=20.0, client_p99_ms=20.0, XADD_p50_ms=20.0, XADD_p99_ms=20.0)
     contenders = {
         ALONE: alone,
-        BEFORE: contender(urgent_per_s=0.0, patient_per_s=1_000.0),
+        ORDER: contender(urgent_per_s=0.0, patient_per_s=1_000.0),
         RESERVE: contender(**found or {}),
     }
     report = Report("coserving", "2026-01-31", {}, {})
