@@ -52,10 +52,8 @@ class StubExecutor(Executor):  # type: ignore[misc]
         return _answered([answers.get(method)], non_block)
 
     def set_kv_cache_layout(self, layout_name: str) -> None:
-        try:
-            from vllm.v1.attention.backends.utils import record_kv_cache_layout
-        except ImportError:  # older releases do not ask for it
-            return
+        from vllm.v1.attention.backends.utils import record_kv_cache_layout
+
         record_kv_cache_layout(self.cache_config, layout_name)
 
     def _nothing(self, *_: Any) -> None:

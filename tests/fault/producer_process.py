@@ -18,7 +18,13 @@ import redis.exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError
+from streamfleet.common.errors import (
+    BrokerOutOfMemory,
+    BrokerUnavailable,
+    RequestLost,
+    StreamfleetError,
+    UnknownRequest,
+)
 from streamfleet.producer import Client
 from streamfleet.producer.handle import Handle
 from tests.fault import mutations
@@ -74,7 +80,7 @@ class Producer:
         while True:
             try:
                 await self._client.__aenter__()
-                self._client.mailbox._may_trim = False  # the judge reads whole reply streams at the end
+                self._client.mailbox._untrimmed = -(10**9)  # the judge reads whole reply streams at the end
                 return
             except BrokerUnavailable:
                 await asyncio.sleep(AGAIN_S)
@@ -110,9 +116,7 @@ class Producer:
     async def _await(self, handle: Handle) -> None:
         try:
             result = await handle.result()
-        except StreamfleetError as error:
-            if type(error).__name__ != "RequestLost":  # not all releases of tests/upgrade have it
-                raise
+        except RequestLost:
             self._journal.write("told_lost", id=handle.id)
             return
         self._journal.write(
@@ -127,9 +131,7 @@ class Producer:
             except (BrokerUnavailable, BrokerOutOfMemory):
                 await asyncio.sleep(AGAIN_S)
                 continue
-            except StreamfleetError as error:
-                if type(error).__name__ != "UnknownRequest":  # not all releases of tests/upgrade have it
-                    raise
+            except UnknownRequest:
                 said = False
             self._journal.write("cancel", id=item.id, said=said)
             return

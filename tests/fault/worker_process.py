@@ -13,18 +13,16 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import failpoints
+from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from tests.fault import mutations
 from tests.fault.control import Line
 from tests.fault.deathwish import die_with_parent
 from tests.fault.journal import Journal
 from tests.fault.witness import Witness
-
-if TYPE_CHECKING:
-    from streamfleet.worker.in_flight import InFlight, InFlightRequest
 
 
 class Hand:
@@ -113,10 +111,6 @@ def run(spec: dict[str, Any]) -> int:
 
 def _watch_giving_way(journal: Journal) -> None:
     """Write down which runs end for an urgent request: their attempts are rightly made again."""
-    try:
-        from streamfleet.worker.in_flight import InFlight
-    except ModuleNotFoundError:  # a release of 0.1 (tests/upgrade): nothing gives way there
-        return
     give_way = InFlight.give_way
 
     def watched(self: InFlight, request: InFlightRequest) -> None:

@@ -66,7 +66,7 @@ async def users_on(url: str, replicas: int = 0, users: int = USERS) -> AsyncIter
     """Users who enqueue and wait; when the context ends, they finish, and everything is compared."""
     settings = load(QueueSettings, redis_url=url, queue=QUEUE, enqueue_replicas=replicas)
     async with Client(settings=settings) as client:
-        client.mailbox._may_trim = False  # the judge reads the whole reply stream at the end
+        client.mailbox._untrimmed = -(10**9)  # the judge reads the whole reply stream at the end
         scene = Scene(client, Traffic(client, users=users, batch=BATCH))
         try:
             yield scene

@@ -102,7 +102,7 @@ async def test_live_workers_are_no_obstacle_to_a_repair(any_redis_url: str, any_
         worker_inside(any_redis_url, small_engine(8), "w2"),
         Client(any_redis_url) as fleet,
     ):
-        fleet.mailbox._may_trim = False  # who was told is counted at the end
+        fleet.mailbox._untrimmed = -(10**9)  # who was told is counted at the end
         handles = []
         for _ in range(8):
             handles += await fleet.enqueue_many([{"body": BODY} for _ in range(25)])

@@ -13,8 +13,6 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret, with_rule
 from streamfleet.gateway.broker.api_keys import GatewayBroker
-from streamfleet.gateway.broker.webhooks import WebhookBroker
-from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames
 from streamfleet.operator.access_rules import Patterns, Role, grants
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_here import gateway_here
@@ -72,26 +70,11 @@ async def serves(http: httpx.AsyncClient, worker: WorkerProcess, url: str) -> No
         await eventually(lambda: worker.metric("streamfleet_running") == 0, 5, "the engine has dropped it")
 
 
-async def test_webhooks_are_announced_under_rules_that_do_not_have_what_tenants_use(guarded: Guarded) -> None:
-    """Rules of an earlier release: nobody is held back then, and nothing fails."""
-    today = grants(Role.GATEWAY, Patterns(Keys(QUEUE)))
-    earlier = [grant for grant in today if not any("webhooks:use" in key for key in grant.keys)]
-    assert len(earlier) < len(today)
-    url = guarded.enlist_with(Role.GATEWAY, rendered(earlier))
-    me = WebhookBroker(Connection(url, patience_s=0), WebhookNames(), WebhookLimits(per_tenant=1))
-    try:
-        for name in ("m1", "m2"):
-            assert await me.announce(Message(name, "https://example.com", "a.b", "t1", "{}", 1))
-        assert len((await me.take("g1", 5)).deliveries) == 2
-    finally:
-        await me.close()
-
-
-async def test_under_rules_of_an_earlier_release_a_gateway_serves_without_what_keys_name(guarded: Guarded) -> None:
+async def test_a_gateway_that_may_not_write_what_keys_name_serves_without(guarded: Guarded) -> None:
     """It says so each minute, in the log, and callers get their answers."""
     today = grants(Role.GATEWAY, Patterns(Keys(QUEUE)))
-    earlier = [grant for grant in today if not any(key.endswith(":tenants") for key in grant.keys)]
-    assert len(earlier) < len(today)
+    less = [grant for grant in today if not any(key.endswith(":tenants") for key in grant.keys)]
+    assert len(less) < len(today)
     operator = GatewayBroker(Connection(guarded.enlist(Role.OPERATOR), patience_s=0), GatewayNames())
     secret = new_secret()
     record = make_record(digest_of(secret), "name", "acme", created_ms=1)
@@ -99,7 +82,7 @@ async def test_under_rules_of_an_earlier_release_a_gateway_serves_without_what_k
         await operator.add(digest_of(secret), with_rule(record, 3.0, None, 1))
     finally:
         await operator.close()
-    url = guarded.enlist_with(Role.GATEWAY, rendered(earlier))
+    url = guarded.enlist_with(Role.GATEWAY, rendered(less))
     with structlog.testing.capture_logs() as logs:
         async with gateway_here(url, secret, models=f"m={QUEUE}") as http:
             for _ in range(2):

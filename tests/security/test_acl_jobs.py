@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import CompleteCode, Completion
 from streamfleet.common.errors import QueueFull, StreamfleetError
-from streamfleet.common.keys import Keys
-from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.settings import QueueSettings, load
-from streamfleet.operator.access_rules import Patterns, Role, rules
+from streamfleet.operator.access_rules import Role
 from streamfleet.producer.client import Client
 from tests.security.guarded import QUEUE, Guarded, narrowed
-from tests.security.jobs import JOBS, add
+from tests.security.jobs import JOBS
 
 NAMES = [f"{role}-{what}" for role in Role for what, _ in narrowed(role)]
 
@@ -42,33 +39,6 @@ async def test_nothing_is_granted_that_the_job_can_do_without(guarded: Guarded, 
         with guarded.admin() as admin:
             assert refusals(admin.execute_command("ACL", "LOG"), role) == EXPECTED[role]
         pytest.fail("the job went as if nothing were missing")
-
-
-async def test_large_requests_are_enqueued_under_rules_that_do_not_let_a_producer_ask_for_a_lanes_bytes(
-    guarded: Guarded,
-) -> None:
-    """Rules of an earlier release: the limit of entries alone holds then, and nothing fails."""
-    earlier = [word.replace(" +memory|usage", "") for word in rules(Role.PRODUCER, Patterns(Keys(QUEUE)))]
-    assert earlier != rules(Role.PRODUCER, Patterns(Keys(QUEUE)))
-    url = guarded.enlist_with(Role.PRODUCER, earlier)
-    settings = load(QueueSettings, redis_url=url, queue=QUEUE, lane_bytes=1_048_576, max_body_bytes=262_144)
-    async with Client(settings=settings) as client:
-        for _ in range(9):
-            await client.enqueue({"prompt": "x" * 200_000})
-
-
-async def test_results_are_told_under_rules_that_do_not_let_a_worker_count_notifications(guarded: Guarded) -> None:
-    """Rules of an earlier release: no result goes with its notification then, and nothing fails."""
-    words = rules(Role.WORKER, Patterns(Keys(QUEUE)))
-    earlier = [word.replace(f" %R~{{{QUEUE}}}:reply:* +xlen", " +xlen") for word in words]
-    assert earlier != words
-    async with guarded.broker(guarded.enlist_with(Role.WORKER, earlier)) as worker, guarded.broker() as admin:
-        await worker.ensure_groups()
-        await add(admin, Lane.HIGH, "1000-0", id="r1", reply="me")
-        (claim,) = (await worker.pull("w1", 1)).claims
-        done = Completion(claim.lease, Status.SUCCEEDED, {"finished_ms": "1"}, "me")
-        assert await worker.complete("w1", [done]) == [CompleteCode.PUBLISHED]
-        assert (await admin.read_replies("me", "0-0", 1))[1] == [("r1", None)]
 
 
 async def test_large_requests_are_refused_beyond_the_bytes_of_a_lane_under_the_rules(any_guarded: Guarded) -> None:

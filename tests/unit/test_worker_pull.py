@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from streamfleet.common.broker.types import Hint, Pulled, Role, Rooms
+from streamfleet.common.errors import NotPermitted
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
@@ -217,3 +218,13 @@ async def test_who_makes_room_looks_again_soon_for_what_is_smaller_and_more_urge
     rig.clock.seconds += LOOK_AGAIN_S
     await eventually(lambda: "r-2 starts" in redis.happened)
     assert rig.in_flight.awaited_tokens == 0
+
+
+async def test_a_worker_that_may_not_stand_by_says_so() -> None:
+    class Refusing(Redis):
+        async def wait(self, role: Role, timeout_ms: int, lanes: object = ()) -> list[Hint]:
+            raise NotPermitted(f"no BLPOP as {role} for {timeout_ms} ms on {lanes}")
+
+    rig = Rig(Refusing(*[Pulled([], 0, Role.STANDBY, 0, 0, 0)] * 3))
+    with pytest.raises(NotPermitted):
+        await asyncio.wait_for(rig.running, 5)

@@ -76,7 +76,7 @@ class Mailbox:
         self._closed = False
         self._may_end = True
         self._may_ask = True
-        self._may_trim = self._behind = True
+        self._behind = True
         self._untrimmed = 0
 
     def slot(self, request_id: str, generation: int | None = None, entry: str = "") -> Slot:
@@ -203,7 +203,7 @@ class Mailbox:
             await self._notified(ended)
             self._behind = self._behind and len(ended) == READ_AT_ONCE
             self._untrimmed += len(ended)
-            if self._untrimmed >= TRIM_AFTER and self._may_trim:
+            if self._untrimmed >= TRIM_AFTER:
                 await self._trim()
             for _ in range(STEPS_TO_WAITER):
                 await asyncio.sleep(0)
@@ -216,8 +216,6 @@ class Mailbox:
         self._untrimmed = 0
         try:
             await self._broker.trim_replies(self.name, self._position)
-        except NotPermitted:  # access rules of an older release; the stream has an upper bound of its own
-            self._may_trim = False
         except Exception as error:  # noqa: BLE001 - a damaged key must not end the reading; the next read finds out
             log.debug("notifications_not_trimmed", error=str(error))
 

@@ -24,7 +24,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import NotPermitted, StreamfleetError, UnknownRequest
+from streamfleet.common.errors import StreamfleetError, UnknownRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
 from streamfleet.common.settings import WorkerSettings
@@ -229,23 +229,12 @@ class CancelRequestProcessor:
 
     def __init__(self, broker: WorkerBroker, heard: Callable[[], None] = lambda: None) -> None:
         self._broker, self._heard = broker, heard
-        self._refused = False
 
     async def process(self, most: int) -> int:
         """Process up to `most` entries, oldest first; one that cannot be an id is dropped. Returns their number.
 
         An entry is removed after its cancel. If a worker dies in between, the second cancel changes nothing.
         """
-        try:
-            return await self._process(most)
-        except NotPermitted as error:
-            # Access rules of an earlier release refuse this; the rest of the housekeeping must go on.
-            if not self._refused:
-                log.warning("cancel_requests_refused", error=str(error))
-            self._refused = True
-            return 0
-
-    async def _process(self, most: int) -> int:
         seen, unknown, chunk = 0, 0, 1
         while seen < most:
             asks = await self._broker.cancel_requests(min(chunk, most - seen))

@@ -18,7 +18,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import Hint, Home, Role, Rooms
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted, StreamfleetError
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, SettingsError, StreamfleetError
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import Partial
@@ -76,8 +76,6 @@ class Puller:
         self._owing = False
         self._listens_for: tuple[Role, list[Lane]] = (Role.NONE, [])
         self._listener: asyncio.Task[None] | None = None
-        self._may_stand_by = True
-        self._own_list = worker
         self._start = uuid.uuid4().hex[:12]  # its prefix cache is empty
         self._soonest_ms: int | None = None
         self._pulled_ms = 0
@@ -265,15 +263,10 @@ class Puller:
         self._blocked = self._owing = self._idle = True
         try:
             if role is Role.IDLE_WAITER:
-                handed_over = await self._broker.wait_idle(timeout_ms, self._own_list, self._pulled_ms)
+                handed_over = await self._broker.wait_idle(timeout_ms, self._worker, self._pulled_ms)
                 self._may_watch = self._watching = handed_over
             else:
                 self._hints = await self._broker.wait(role, timeout_ms)
-        except NotPermitted:
-            if not self._own_list:
-                raise
-            self._own_list = ""
-            log.warning("may_not_wait_as_home", because="the access rules are older than this release: streamfleet acl")
         finally:
             self._blocked = False
 
@@ -288,15 +281,13 @@ class Puller:
         self._owing = True  # as a watcher does: only a pull gives the seat, or the token, back
 
     async def _hear(self, role: Role, lanes: Sequence[Lane]) -> None:
-        if role is Role.STANDBY and not self._may_stand_by:
-            return
         try:
             self._hints += await self._broker.wait(role, WAIT_MS, lanes)
-        except NotPermitted:
-            self._may_stand_by = False
-            log.warning("may_not_stand_by", because="the access rules are older than this release: streamfleet acl")
         except BrokerUnavailable:
             return  # the next pull finds out, and waits for Redis
+        except SettingsError:
+            self._in_flight.changed.set()  # `_stop_listening` raises it
+            raise
         self._in_flight.changed.set()
 
     async def _stop_listening(self) -> None:
@@ -304,7 +295,9 @@ class Puller:
             with contextlib.suppress(BrokerUnavailable):
                 await self._broker.unblock()
             await asyncio.wait({self._listener}, timeout=UNBLOCK_AGAIN_S)
-        self._listener = None
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.result()
 
     async def _wait_for_room(self) -> None:
         wait_ms = self._admission.policy.wait_ms(self._clock.monotonic())

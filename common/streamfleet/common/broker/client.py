@@ -60,10 +60,7 @@ class ClientBroker(BrokerBase):
         return bool(await self.connection.script("set_tenant", [self.keys.tenants], args))
 
     async def expected(self, asked: Sequence[Asked]) -> list[Expected]:
-        """Place and time of requests, as the pace of the queue lets expect; see lua/lib/pace.lua.
-
-        Nothing is known to a user whose access rules are those of an earlier release.
-        """
+        """Place and time of requests, as the pace of the queue lets expect; see lua/lib/pace.lua."""
         rows = [
             [
                 lane.number,
@@ -72,9 +69,6 @@ class ClientBroker(BrokerBase):
             ]
             for lane, stream_id, *more in asked
         ]
-        try:
-            reply = await self.connection.script("expected", self._shared, [self._config, json.dumps(rows)])
-        except NotPermitted:
-            return [Expected()] * len(asked)
+        reply = await self.connection.script("expected", self._shared, [self._config, json.dumps(rows)])
         found = [int(value) if value else None for value in reply]
         return [Expected(*found[at : at + 4]) for at in range(0, len(found), 4)]

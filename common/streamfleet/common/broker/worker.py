@@ -31,7 +31,7 @@ from streamfleet.common.broker.types import (
     Rooms,
     TokenGroup,
 )
-from streamfleet.common.errors import BrokerOutOfMemory, NotPermitted
+from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import (
@@ -110,9 +110,6 @@ class WorkerBroker(HousekeepingBroker):
             role: way to wait; not `Role.NONE`, nor that of an idle waiter.
             timeout_ms: longest wait.
             lanes: lanes whose arrivals a watcher or listener hears of.
-
-        Raises:
-            NotPermitted: this user may not wait in that way.
         """
         timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
         if role is Role.STANDBY:
@@ -141,9 +138,6 @@ class WorkerBroker(HousekeepingBroker):
 
         Returns:
             True if it was made a watcher since that pull, and needs no pull to watch.
-
-        Raises:
-            NotPermitted: this user may not wait by that name.
         """
         own = [self.keys.home(worker)] if worker else []
         return made_watcher(await self._pop(max(timeout_ms, 2), *own, self.keys.bench), pulled_ms)
@@ -235,8 +229,6 @@ class WorkerBroker(HousekeepingBroker):
             await self.connection.pipeline([("SET", self.keys.kept(run), out, *life) for run, out in outputs.items()])
         except BrokerOutOfMemory:
             await self.connection.command("DEL", *map(self.keys.kept, outputs))  # some may have been stored
-            return False
-        except NotPermitted:
             return False
         return True
 
