@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +12,7 @@ from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer.client import Client
 from tests.integration.cli_processes import command, environment
 from tests.integration.worker_in_process import small_engine, worker_inside
-from tests.integration.worker_process import SETTINGS, Fleet, chat
-from tests.upgrade.kept import kept, unpack
+from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
@@ -157,41 +151,6 @@ async def test_a_redis_that_lost_everything_gets_the_values_in_use_again(fleet: 
 
     await eventually(written, 10, "the worker writes the configuration again")
     assert (await fleet.result(await fleet.add())).ok
-
-
-@contextmanager
-def first_release(fleet: Fleet, folder: Path) -> Iterator[str]:
-    """A worker of the oldest kept release; its name."""
-    root = unpack(kept()[0], folder)
-    values = {f"STREAMFLEET_{name}": value for name, value in SETTINGS.items()}
-    variables = {**environment(fleet.url, **values), "STREAMFLEET_WORKER_NAME": "old", "PYTHONPATH": str(root)}
-    with (folder / "old.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "streamfleet.worker"], env=variables, stdout=log, stderr=log, cwd=os.sep
-        )
-    try:
-        yield "old"
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def test_nothing_is_set_while_a_worker_of_the_first_release_is_alive(fleet: Fleet, tmp_path: Path) -> None:
-    await fleet.worker("w1")
-    with first_release(fleet, tmp_path) as name:
-
-        async def known() -> bool:
-            return name in await fleet.broker.workers()
-
-        await eventually(known, 60, "the old worker is known")
-        ended = await told(fleet, "queue", "set", "max_deliveries=3")
-        assert (ended.returncode, ended.stdout) == (1, "")
-        assert "do not follow the queue's configuration: old;" in ended.stderr
-        assert "w1" not in ended.stderr
-        checks = {check["name"]: check for check in json.loads((await told(fleet, "doctor", "--json")).stdout)}
-        assert checks["configuration"]["level"] == "warn"
-        assert "by their own environment: old" in checks["configuration"]["seen"]
-    assert (await fleet.redis.hgetall(META))["max_deliveries"] == "5"
 
 
 async def test_requests_that_run_keep_their_lease_while_its_length_changes(fleet: Fleet) -> None:

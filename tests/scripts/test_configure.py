@@ -12,14 +12,14 @@ from streamfleet.common import scripts
 from streamfleet.common.connection.functions import digest_of
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.keys import Keys
-from streamfleet.common.queue_configuration import OF_CLIENTS, encode
+from streamfleet.common.queue_configuration import OF_CLIENTS, PROTOCOL, encode
 from tests.scripts.harness import NOW, Queue
 
 
 async def test_a_worker_writes_what_is_missing_and_overwrites_nothing(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.meta, "lease_ms", "7000", "of_a_later_release", "x")
     own = {name: value for name, value in encode(queue.broker.limits).items() if name not in OF_CLIENTS}
-    expected = {**own, "lease_ms": "7000", "of_a_later_release": "x"}
+    expected = {PROTOCOL: "1", **own, "lease_ms": "7000", "of_a_later_release": "x"}
     assert await queue.broker.agree() == expected
     assert await queue.broker.configuration() == expected
     assert set(await queue.dump()) == {"meta"}, "nobody is told of what nobody changed"

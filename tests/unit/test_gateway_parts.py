@@ -67,6 +67,7 @@ DIGEST = digest_of("sf-x")
         (common.BrokerUnavailable("no answer from Redis at redis://secret-host"), 503, "queue_unavailable"),
         (common.BrokerOutOfMemory("Redis at redis://secret-host is full"), 503, "queue_unavailable"),
         (common.NotReplicated("redis://secret-host"), 503, "queue_unavailable"),
+        (common.UnknownProtocol("queue secret-host has protocol 7"), 503, "queue_unavailable"),
         (common.ResultTimeout("late"), 504, "deadline_exceeded"),
         (common.NotPermitted("redis://secret-host lacks"), 500, "internal_error"),
         (SettingsError("redis://secret-host"), 500, "internal_error"),

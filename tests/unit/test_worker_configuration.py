@@ -15,7 +15,16 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.queue_configuration import NAMES, assignments, decode, encode, lacks, said
+from streamfleet.common.queue_configuration import (
+    NAMES,
+    PROTOCOL,
+    PROTOCOLS,
+    assignments,
+    decode,
+    encode,
+    lacks,
+    said,
+)
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.worker.configuration import HEARD_LEASES, Configuration, LeaseLength
 from streamfleet.worker.housekeeping import ReclaimGuard
@@ -24,6 +33,11 @@ from streamfleet.worker.lease import RENEWALS_PER_LEASE, LeaseKeeper, Pulse
 from tests.clocks import HandClock
 from tests.unit.test_worker_housekeeping import LEASE_S, housekeeping, rounds
 from tests.waiting import eventually
+
+
+def agreed(limits: QueueLimits) -> dict[str, str]:
+    """The whole configuration, as workers write it."""
+    return {PROTOCOL: str(PROTOCOLS[-1]), **encode(limits)}
 
 
 def test_limits_are_read_back_as_they_were_written() -> None:
@@ -51,9 +65,10 @@ def test_only_what_the_environment_names_is_compared(monkeypatch: pytest.MonkeyP
 
 
 def test_what_only_clients_act_on_is_not_missed() -> None:
-    fields = encode(QueueLimits())
+    fields = agreed(QueueLimits())
     assert not lacks({name: value for name, value in fields.items() if not name.startswith("lane_")})
-    assert lacks({name: value for name, value in fields.items() if name != "shares"})
+    for needed in ("shares", PROTOCOL):
+        assert lacks({name: value for name, value in fields.items() if name != needed})
 
 
 def test_a_word_names_its_setting_either_way() -> None:
@@ -120,7 +135,7 @@ class Told:
         self.connection = SimpleNamespace(answer_timeout_s=10.0)
         self.limits = QueueLimits()
         self._followed: Mapping[str, str] = {}
-        self.fields: dict[str, str] = encode(self.limits)
+        self.fields = agreed(self.limits)
         self.notices: asyncio.Queue[Notices] = asyncio.Queue()
         self.clock, self.beats = clock, [0.0]
         self.answers = asyncio.Event()
@@ -158,7 +173,7 @@ async def test_a_notice_of_a_change_is_followed_at_once_and_told_to_the_event_lo
     keeper._main = asyncio.get_running_loop()
     keeper._configured = heard.append
     cancels = asyncio.create_task(keeper._cancels(cast("WorkerBroker", broker)))
-    broker.fields = encode(replace(broker.limits, lease_ms=2_000, max_deliveries=3))
+    broker.fields = agreed(replace(broker.limits, lease_ms=2_000, max_deliveries=3))
     broker.notices.put_nowait(Notices("1-0", (), frozenset(), configured=True))
     await eventually(lambda: len(heard) == 1, what="the event loop is told")
     cancels.cancel()
@@ -175,7 +190,7 @@ async def test_an_answer_from_before_a_change_does_not_undo_it() -> None:
     beat = asyncio.create_task(keeper._heartbeat(cast("WorkerBroker", broker), clock.monotonic()))
     await eventually(lambda: len(broker.beats) == 2, what="the heartbeat is on its way")
     cancels = asyncio.create_task(keeper._cancels(cast("WorkerBroker", broker)))
-    broker.fields = encode(replace(broker.limits, lease_ms=2_000))
+    broker.fields = agreed(replace(broker.limits, lease_ms=2_000))
     broker.notices.put_nowait(Notices("1-0", (), frozenset(), configured=True))
     await eventually(broker.notices.empty, what="the notice is read")
     for _ in range(20):
@@ -210,7 +225,7 @@ async def test_a_lease_that_becomes_longer_is_renewed_as_often_until_all_have_he
     broker = Told(clock)
     broker.limits = replace(broker.limits, lease_ms=2_000)
     keeper = keeper_of(broker, clock)
-    broker.fields = encode(replace(broker.limits, lease_ms=40_000))
+    broker.fields = agreed(replace(broker.limits, lease_ms=40_000))
     renewing = asyncio.create_task(keeper._renewals(cast("WorkerBroker", broker)))
     await eventually(lambda: clock.monotonic() > 150, what="50 s pass")
     renewing.cancel()

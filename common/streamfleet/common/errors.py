@@ -199,6 +199,10 @@ class SettingsError(StreamfleetError):
     """One or more settings are wrong; the message has one line for each."""
 
 
+class UnknownProtocol(SettingsError):
+    """The queue has a protocol that this version of streamfleet does not know; the message says what to do."""
+
+
 class NotPermitted(SettingsError):
     """The Redis user that REDIS_URL names lacks a permission; the message names it."""
 

@@ -1,5 +1,6 @@
 """The queue's configuration: settings that all its workers and clients share, as the hash `{q}:meta` holds them. Pure.
 
+It also holds the number of the queue's protocol, which the first worker writes and everybody checks.
 Fields have the names of the settings, values are text as in the environment, and each is checked by the rules of its
 setting. A worker writes what the hash lacks, out of its environment; from then on the hash counts, not the environment.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 from pydantic_settings import PydanticBaseSettingsSource
 
-from streamfleet.common.errors import InvalidRequest, SettingsError
+from streamfleet.common.errors import InvalidRequest, SettingsError, UnknownProtocol
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import ENVELOPE_BYTES, Group, QueueSettings, WorkerSettings, load, variable
 
@@ -37,6 +38,9 @@ NAMES = (
     *OF_CLIENTS,
 )
 """All settings of the configuration."""
+PROTOCOL = "protocol"
+PROTOCOLS = range(1, 2)
+"""Protocols that this version knows. A worker writes the last of them where the queue has none."""
 
 
 class _Given(Group):
@@ -88,9 +92,24 @@ def decode(limits: QueueLimits, fields: Mapping[str, str]) -> QueueLimits:
     return replace(limits, max_entry_bytes=values.pop("max_body_bytes") + ENVELOPE_BYTES, **values)
 
 
+def check_protocol(fields: Mapping[str, str], queue: str) -> None:
+    """Check the queue's protocol. A queue without a number passes: no worker has served it yet.
+
+    Raises:
+        UnknownProtocol: this version does not know it.
+    """
+    number = fields.get(PROTOCOL)
+    if number is not None and number not in map(str, PROTOCOLS):
+        known = " to ".join(dict.fromkeys([str(PROTOCOLS[0]), str(PROTOCOLS[-1])]))
+        raise UnknownProtocol(
+            f"queue {queue} has protocol {number[:20]!r}, and this version of streamfleet knows {known}: use a version "
+            "that knows the queue's, or another queue (STREAMFLEET_QUEUE)"
+        )
+
+
 def lacks(fields: Mapping[str, str]) -> bool:
     """True if a worker has to write a part of the configuration: the queue is new, or Redis lost it."""
-    return any(name not in fields for name in NAMES if name not in OF_CLIENTS)
+    return any(name not in fields for name in (PROTOCOL, *NAMES) if name not in OF_CLIENTS)
 
 
 def said(queue: QueueSettings, worker: WorkerSettings) -> dict[str, str]:

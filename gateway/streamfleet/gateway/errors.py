@@ -23,6 +23,7 @@ from streamfleet.common.errors import (
     RequestLost,
     ResultTimeout,
     StreamfleetError,
+    UnknownProtocol,
     naming,
 )
 from streamfleet.common.protocol import Status
@@ -33,6 +34,14 @@ NOT_AGAIN: Mapping[str, str] = {"x-should-retry": "false"}
 """OpenAI's SDKs repeat a request after a 409, a 429 or any 5xx, unless this header forbids it."""
 FULL_S, AWAY_S, STOPPING_S, NO_WORKER_S = 3, 2, 1, 5
 """Seconds after which to try again: a lane is full, Redis is away, this gateway is stopping, no worker is there."""
+_NOTHING_TAKEN = ("the queue takes nothing at the moment; try again", FULL_S)
+_UNAVAILABLE: Mapping[type[StreamfleetError], tuple[str, int]] = {
+    BrokerOutOfMemory: _NOTHING_TAKEN,
+    NotReplicated: _NOTHING_TAKEN,
+    BrokerUnavailable: ("the queue cannot be reached; try again", AWAY_S),
+    UnknownProtocol: ("this gateway does not know its queue's protocol, and has to be updated", NO_WORKER_S),
+}
+"""Messages, and seconds after which to try again."""
 _TYPE = re.compile(r"[a-z]+(_[a-z]+)*")
 CLIENT_LEFT = 499
 """Status in the log for a request whose caller left before the answer; nobody receives it."""
@@ -106,12 +115,9 @@ def exception_to_api_error(error: StreamfleetError) -> ApiError:
         case RequestLost():
             text = "the queue lost the request in a failover or restart; send it again"
             found = ApiError(503, text, "request_lost", SERVER, headers=retry_after(FULL_S))
-        case BrokerOutOfMemory() | NotReplicated():
-            text = "the queue takes nothing at the moment; try again"
-            found = ApiError(503, text, "queue_unavailable", SERVER, headers=retry_after(FULL_S))
-        case BrokerUnavailable():
-            text = "the queue cannot be reached; try again"
-            found = ApiError(503, text, "queue_unavailable", SERVER, headers=retry_after(AWAY_S))
+        case BrokerOutOfMemory() | NotReplicated() | BrokerUnavailable() | UnknownProtocol():
+            text, again_s = _UNAVAILABLE[type(error)]
+            found = ApiError(503, text, "queue_unavailable", SERVER, headers=retry_after(again_s))
         case StreamfleetError(retryable=True):
             text = "this cannot be done at the moment; try again"
             found = ApiError(503, text, "unavailable", SERVER, headers=retry_after(FULL_S))

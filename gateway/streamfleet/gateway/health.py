@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.errors import StreamfleetError, UnknownProtocol
 from streamfleet.common.health import Health, HealthServer
 from streamfleet.gateway import metrics
 from streamfleet.gateway.document import PLAIN, TEXT, answers, operation
@@ -64,6 +64,8 @@ async def unready_reason(gateway: Gateway) -> str:
             await gateway.queues.ping(gateway.models.queues[0])
     except TimeoutError:
         return f"no answer from Redis within {REDIS_TIMEOUT_S:g} s"
+    except UnknownProtocol as error:
+        return str(error)
     except StreamfleetError:
         return "Redis cannot be reached, or refuses"
     return ""

@@ -69,6 +69,7 @@ class Queues:
 
         Raises:
             BrokerUnavailable: Redis cannot be reached.
+            UnknownProtocol: this version does not know the queue's protocol.
         """
         client = self._clients.get(queue)
         return client if client is not None else await self._opening.run(queue, lambda: self._open(queue))
@@ -79,8 +80,10 @@ class Queues:
         return worker_views(await broker.workers(), {}, await broker.now_ms())
 
     async def ping(self, queue: str) -> None:
-        """Check that Redis answers. Raises like `client`."""
-        await (await self.client(queue)).broker.connection.ping()
+        """Check that Redis answers, and has a queue that this version can serve. Raises like `client`."""
+        broker = (await self.client(queue)).broker
+        await broker.connection.ping()
+        await broker.refresh_configuration()
 
     async def _open(self, queue: str) -> Client:
         client = Client(queue=queue, settings=self._settings, patience_s=PATIENCE_S, answer_timeout_s=ANSWER_S)

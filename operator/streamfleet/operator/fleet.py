@@ -38,7 +38,6 @@ class WorkerView:
         held: number of requests that it holds by lane, as Redis counts them.
         oldest_held_s: it has held none of its requests for longer, seconds; None if unknown.
         silent_after_s: time without a sign of life after which it counts as silent, seconds.
-        follows_configuration: True if it follows the queue's configuration.
         environment: values of its environment that are not the queue's.
         max_model_len: tokens of prompt and output together that its engine takes; None if unknown.
         kv_use: part of its engine's KV cache in use, 0 to 1; None if the engine does not know.
@@ -60,7 +59,6 @@ class WorkerView:
     held: Mapping[str, int] = field(default_factory=dict)
     oldest_held_s: float | None = None
     silent_after_s: float = SILENT_AFTER_S
-    follows_configuration: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     max_model_len: int | None = None
     kv_use: float | None = None
@@ -117,7 +115,6 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         held=dict(held),
         oldest_held_s=max(0.0, oldest_s) if oldest_s is not None and held else None,
         silent_after_s=silent_after_s(words.get("lease_ms")),
-        follows_configuration=words.get("follows_configuration") is True,
         environment=_environment(words.get("environment")),
         max_model_len=_count(words.get("max_model_len")) or None,
         kv_use=_number(words.get("kv_use"), 1),

@@ -74,6 +74,7 @@ class Client:
     Raises:
         SettingsError: a setting is wrong (at once).
         BrokerUnavailable: no server answers at the address (on entering).
+        UnknownProtocol: this version does not know the queue's protocol (on entering, and when enqueueing).
     """
 
     def __init__(

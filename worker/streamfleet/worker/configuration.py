@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common.broker.worker import WorkerBroker
-from streamfleet.common.errors import NotPermitted, SettingsError
+from streamfleet.common.errors import NotPermitted, SettingsError, UnknownProtocol
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import differences, encode, lacks
 from streamfleet.common.settings import variable
@@ -31,11 +31,10 @@ class Configuration:
 
     Attributes:
         limits: the limits in use.
-        follows: True once Redis has let this worker read it.
     """
 
     def __init__(self, limits: QueueLimits, environment: Mapping[str, str] | None = None) -> None:
-        self.limits, self.follows = limits, False
+        self.limits = limits
         self._environment = environment or {}
         self._told = ""
 
@@ -44,10 +43,13 @@ class Configuration:
 
         Args:
             broker: follows as well.
-            fields: the configuration; None if this worker may not read it, and then nothing changes.
+            fields: the configuration; None if Redis refuses to read it, and then nothing changes.
 
         Returns:
             True if a limit has changed.
+
+        Raises:
+            NotPermitted, UnknownProtocol: it cannot serve this queue.
         """
         if fields is None:
             return False
@@ -55,11 +57,11 @@ class Configuration:
             if lacks(fields):
                 fields = await broker.agree()
             changed = broker.follow(fields)
+        except (NotPermitted, UnknownProtocol):
+            raise
         except SettingsError as error:
-            # It follows as soon as an operator mends the value: `queue set` must not refuse because of it.
-            self.follows = self.follows or not isinstance(error, NotPermitted)
             return self._not_followed(str(error))
-        self.limits, self.follows, self._told = broker.limits, True, ""
+        self.limits, self._told = broker.limits, ""
         if changed:
             log.info("queue_configuration", **{name: f"{old} -> {new}" for name, (old, new) in changed.items()})
         return bool(changed)
@@ -68,6 +70,8 @@ class Configuration:
         """Read the configuration, and follow it as `take` does."""
         try:
             fields = await broker.configuration()
+        except (NotPermitted, UnknownProtocol):
+            raise
         except SettingsError as error:
             return self._not_followed(str(error))
         return await self.take(broker, fields)
@@ -92,7 +96,7 @@ class Configuration:
     def describe(self) -> dict[str, Any]:
         """The part of the worker's description that tells of the configuration."""
         said = {name: own for name, (own, _) in self._differences().items()}
-        return {"follows_configuration": self.follows, **({"environment": said} if said else {})}
+        return {"environment": said} if said else {}
 
     def _differences(self) -> dict[str, tuple[str, str]]:
         return differences(self._environment, encode(self.limits))

@@ -20,7 +20,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import Notices, RenewCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.errors import StreamfleetError, UnknownProtocol
 from streamfleet.common.limits import QueueLimits
 from streamfleet.worker.configuration import Configuration, LeaseLength
 from streamfleet.worker.failpoints import Point, hit
@@ -87,6 +87,7 @@ class LeaseKeeper:
         self._describe: Callable[[], Mapping[str, Any]] = dict
         self._drain: Callable[[], None] = lambda: None
         self._configured: Callable[[QueueLimits], None] = lambda _: None
+        self._refused: Callable[[UnknownProtocol], None] = lambda _: None
         self._lease_changed = asyncio.Event()
         self._reading = asyncio.Lock()  # else an answer from before a change could come after the change itself
         self._heard: str | None = None
@@ -108,6 +109,7 @@ class LeaseKeeper:
         describe: Callable[[], Mapping[str, Any]],
         drain: Callable[[], None],
         configured: Callable[[QueueLimits], None],
+        refused: Callable[[UnknownProtocol], None],
         notice: str | None = None,
     ) -> None:
         """Renew from now on.
@@ -116,10 +118,12 @@ class LeaseKeeper:
             describe: returns the worker's description for its heartbeat.
             drain: called on the event loop when an operator asks for a drain.
             configured: called on the event loop with the new limits when the queue's configuration has changed.
+            refused: called on the event loop, with each heartbeat, when the queue has a protocol that is not known.
             notice: stream id of a notice from before anything was claimed; only later ones are read. Without it the
                 thread looks up the last one itself: a request cancelled before that runs until its next renewal.
         """
-        self._describe, self._drain, self._configured, self._heard = describe, drain, configured, notice
+        self._describe, self._drain, self._configured = describe, drain, configured
+        self._refused, self._heard = refused, notice
         self._main = asyncio.get_running_loop()
         self._begin()
 
@@ -180,6 +184,8 @@ class LeaseKeeper:
                     metrics.RENEWALS_LATE.inc()
                 last, late_s = now, interval_s * RENEWALS_PER_LEASE / 2
                 await self._heartbeat(broker, now)
+            except UnknownProtocol as error:
+                self._tell(self._refused, error)
             except StreamfleetError as error:
                 log.warning("renewal_failed", error=str(error), silent_s=round(self._clock.monotonic() - last, 1))
                 pause_s = max(0.0, began + min(interval_s, PAUSE_S) - self._clock.monotonic())

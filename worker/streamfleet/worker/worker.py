@@ -24,7 +24,13 @@ from streamfleet.common import metrics, scripts
 from streamfleet.common.broker.types import Lease
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
-from streamfleet.common.errors import BrokerOutOfMemory, SettingsError, StreamfleetError
+from streamfleet.common.errors import (
+    BrokerOutOfMemory,
+    BrokerUnavailable,
+    SettingsError,
+    StreamfleetError,
+    UnknownProtocol,
+)
 from streamfleet.common.health import Health
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import said
@@ -208,9 +214,9 @@ class Worker:
     async def _start(self) -> None:
         for finding in await check_server(self._broker):
             finding.say()
+        await self._find_configuration()  # before the first write: the queue may have a protocol that is not known
         while not await self._groups_exist():
             await self._clock.sleep(AGAIN_S)
-        await self._find_configuration()
         await self._wait_for_name()
         log.info("engine_starting", engine=self._engine.kind)
         while not await self._engine_starts():
@@ -224,8 +230,12 @@ class Worker:
         await self._find_place()
 
     async def _find_configuration(self) -> None:
-        """Follow the queue's configuration, or write it. A broken key must not stop the worker."""
-        with contextlib.suppress(StreamfleetError):
+        """Follow the queue's configuration, or write it. A broken key must not stop the worker.
+
+        Raises:
+            NotPermitted, UnknownProtocol: it cannot serve this queue.
+        """
+        with contextlib.suppress(BrokerUnavailable, BrokerOutOfMemory):
             if await self._configuration.reread(self._broker):
                 self._configure(self._configuration.limits)
                 self._keeper.configure(self._configuration.limits)
@@ -309,8 +319,10 @@ class Worker:
         return False
 
     async def _work(self) -> int:
-        self._keeper.start(self.describe, self.ask_to_stop, self._configure, self._last_notice)
+        refusals: asyncio.Queue[UnknownProtocol] = asyncio.Queue()
+        self._keeper.start(self.describe, self.ask_to_stop, self._configure, refusals.put_nowait, self._last_notice)
         loops = {
+            "protocol": asyncio.create_task(_raise_first(refusals)),
             "pull": asyncio.create_task(self._puller.run(self._dispatcher.start)),
             "dispatch": asyncio.create_task(self._dispatcher.run()),
             "publish": asyncio.create_task(self._publisher.run()),
@@ -355,7 +367,7 @@ class Worker:
             return EXIT_ENGINE_FAILED
         for name, task in loops.items():
             if task.done() and isinstance(task.exception(), SettingsError):
-                # A password or a permission is gone, and no restart brings it back.
+                # A password or a permission is gone, or the protocol is another: no restart brings it back.
                 log.critical("redis_refuses", loop=name, reason=str(task.exception()))
                 return EXIT_REFUSED
             if task.done():
@@ -427,6 +439,10 @@ class Worker:
                 self._state = "ready" if self._dispatcher.fit else "unfit"
                 self._dispatcher.heed_breaker()
             await self._clock.sleep(BEAT_S)
+
+
+async def _raise_first(errors: asyncio.Queue[UnknownProtocol]) -> None:
+    raise await errors.get()
 
 
 def _limits(queue: QueueSettings, settings: WorkerSettings) -> QueueLimits:

@@ -12,7 +12,7 @@ from streamfleet.common.connection import ANSWER_TIMEOUT_S, Connection, MissingG
 from streamfleet.common.errors import SettingsError, UnknownRequest, openai_error
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.queue_configuration import decode, differences, encode
+from streamfleet.common.queue_configuration import check_protocol, decode, differences, encode
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.scripts import LIBRARY_PREFIX, library
@@ -79,10 +79,11 @@ class BrokerBase:
         """The queue's configuration, by name of the setting; empty before the first worker has written it.
 
         Raises:
+            UnknownProtocol: this version does not know the queue's protocol.
             SettingsError: the key was overwritten with another type.
         """
         try:
-            return texts(await self.connection.command("HGETALL", self.keys.meta))
+            return self._checked(await self.connection.command("HGETALL", self.keys.meta))
         except redis.exceptions.ResponseError as error:
             if "WRONGTYPE" in str(error):
                 raise SettingsError(str(another_type(self.connection.address))) from error
@@ -136,7 +137,13 @@ class BrokerBase:
     async def _write_configuration(self, how: str, values: Mapping[str, str]) -> dict[str, str]:
         words = [word for item in values.items() for word in item]
         keys = [self.keys.meta, self.keys.sched, self.keys.cancels]
-        return texts(await self.connection.script("configure", keys, [self.limits.notices_cap, how, *words]))
+        return self._checked(await self.connection.script("configure", keys, [self.limits.notices_cap, how, *words]))
+
+    def _checked(self, reply: Any) -> dict[str, str]:
+        """The configuration in a reply, if this version knows the queue's protocol."""
+        fields = texts(reply)
+        check_protocol(fields, self.keys.queue)
+        return fields
 
     async def ensure_groups(self) -> None:
         """Create missing streams and groups of the lanes; groups start at 0, never at ``$``."""

@@ -10,7 +10,7 @@ import structlog
 
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.broker.types import Expected, TenantRule
-from streamfleet.common.errors import NotPermitted, SettingsError
+from streamfleet.common.errors import NotPermitted, SettingsError, UnknownProtocol
 from streamfleet.common.protocol import Lane
 from streamfleet.common.replies import ready_member
 
@@ -24,31 +24,40 @@ Asked = (
 its tenant, empty for none, None where it is not known; and how many more of the same call go first."""
 log = structlog.get_logger(__name__)
 FRESH_S = 1.0
-REFUSED_S = 60.0
-"""Time after which a client asks again for a configuration that its user may not read."""
 
 
 class ClientBroker(BrokerBase):
     """Follow the queue's configuration without a loop: by a look before a limit is used."""
 
     _fresh_until = 0.0
-    _told = ""
+    _told = _unknown_protocol = ""
 
     async def refresh_configuration(self) -> None:
         """Follow the queue's configuration, read at most once a second.
 
-        A client that may not read it, or finds it unusable, goes on with its own environment, and says so once.
+        A client that finds it unusable goes on with its own environment, and says so once.
+
+        Raises:
+            UnknownProtocol: this version does not know the queue's protocol.
+            NotPermitted: this user may not read it.
         """
         now = asyncio.get_running_loop().time()
-        if now < self._fresh_until:
-            return
-        self._fresh_until = now + FRESH_S
+        if now >= self._fresh_until:
+            self._fresh_until = now + FRESH_S
+            await self._read_configuration()
+        if self._unknown_protocol:
+            raise UnknownProtocol(self._unknown_protocol)
+
+    async def _read_configuration(self) -> None:
         try:
             self.follow(await self.configuration())
-            self._told = ""
+            self._told = self._unknown_protocol = ""
+        except UnknownProtocol as error:
+            self._unknown_protocol = str(error)
+        except NotPermitted:
+            raise
         except SettingsError as error:
-            if isinstance(error, NotPermitted):
-                self._fresh_until = now + REFUSED_S
+            self._unknown_protocol = ""
             if str(error) != self._told:
                 self._told = str(error)
                 log.warning("queue_configuration_not_followed", reason=self._told)

@@ -12,8 +12,8 @@ from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import BEFORE_IT_COMES
-from streamfleet.common.queue_configuration import OF_CLIENTS, encode
-from streamfleet.common.replies import entries, texts
+from streamfleet.common.queue_configuration import OF_CLIENTS, PROTOCOL, PROTOCOLS, encode
+from streamfleet.common.replies import entries
 
 
 class Turn(NamedTuple):
@@ -121,15 +121,23 @@ class HousekeepingBroker(BrokerBase):
         await self.connection.command("XDEL", self.keys.cancel_requests, stream_id)
 
     async def heartbeat(self, worker: str, description: Mapping[str, Any]) -> dict[str, str] | None:
-        """Write a worker's heartbeat. Returns the queue's configuration; None if this worker may not read it."""
+        """Write a worker's heartbeat. Returns the queue's configuration; None if Redis refuses to read it.
+
+        Raises:
+            UnknownProtocol: this version does not know the queue's protocol.
+        """
         keys, args = [*self._shared, self.keys.meta], [self._config, worker, json.dumps(description)]
         fields = await self.connection.script("heartbeat", keys, args)
-        return None if fields is None else texts(fields)
+        return None if fields is None else self._checked(fields)
 
     async def agree(self) -> dict[str, str]:
-        """Write what the queue's configuration lacks, out of this worker's limits. Returns the whole of it."""
+        """Write what the queue's configuration lacks, out of this worker's limits. Returns the whole of it.
+
+        Raises:
+            UnknownProtocol: another worker has written a protocol that this version does not know.
+        """
         own = {name: value for name, value in encode(self.limits).items() if name not in OF_CLIENTS}
-        return await self._write_configuration("add", own)
+        return await self._write_configuration("add", {PROTOCOL: str(PROTOCOLS[-1]), **own})
 
     async def deregister(
         self,

@@ -1,7 +1,7 @@
 -- @include keys
 -- Write a worker's heartbeat, with its description, and read the queue's configuration.
 -- KEYS: shared; the hash `meta`. ARGV: 1 configuration; 2 worker; 3 JSON description.
--- Returns the fields and values of `meta`; nil if ACL rules of an earlier release forbid it.
+-- Returns the fields and values of `meta`; nil if Redis refuses to read it.
 open_for_writes()   -- a full server must not make the workers that drain it look dead
 local description, now = cjson.decode(ARGV[3]), now_ms()
 description.seen_ms = now

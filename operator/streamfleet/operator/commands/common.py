@@ -60,6 +60,7 @@ async def connected(settings: QueueSettings) -> AsyncIterator[OperatorBroker]:
 
     Raises:
         BrokerUnavailable: no server answers at the address.
+        UnknownProtocol: this version does not know the queue's protocol.
     """
     from streamfleet.operator.broker import OperatorBroker
 

@@ -13,7 +13,6 @@ from streamfleet.operator.commands.common import (
     QueueName,
     RedisUrl,
     connected,
-    fail,
     out,
     queue_settings,
     run,
@@ -21,7 +20,6 @@ from streamfleet.operator.commands.common import (
 
 if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
-    from streamfleet.operator.broker import OperatorBroker
 
 queue = typer.Typer(
     name="queue",
@@ -94,8 +92,7 @@ def set_values(
 ) -> None:
     """Change the queue's configuration for all its workers and clients, within a second and without a restart.
 
-    Refused while workers are alive that do not follow it, as those of release 0.1. docs/operations.md says which values
-    apply to requests that are in the queue already.
+    docs/operations.md says which values apply to requests that are in the queue already.
 
     ```text
     streamfleet queue set lease_ms=20000
@@ -115,7 +112,6 @@ async def _set(settings: QueueSettings, values: Mapping[str, str]) -> None:
         after = encode(decode(broker.limits, {**before, **values}))
         changed = {name: after[name] for name in values if before.get(name) != after[name]}
         if changed:
-            await _refuse_if_unheard(broker)
             await broker.set_configuration(changed)
     for name in values:
         now = f"{before.get(name, 'not set')} -> {after[name]}" if name in changed else f"{after[name]} already"
@@ -144,18 +140,3 @@ async def _load(settings: QueueSettings) -> None:
     out(f"{name}: loaded")
     for other in gone:
         out(f"{other}: deleted, no worker uses it")
-
-
-async def _refuse_if_unheard(broker: OperatorBroker) -> None:
-    from streamfleet.operator.commands.plain import one_line
-    from streamfleet.operator.fleet import worker_views
-
-    views = worker_views(await broker.workers(), {}, await broker.now_ms())
-    deaf = [view.name for view in views if view.alive and not view.follows_configuration]
-    if deaf:
-        fail(
-            one_line(
-                f"these workers do not follow the queue's configuration: {', '.join(deaf)}; nothing was changed. "
-                "Replace those of an earlier release; others lack a permission: `streamfleet acl --role worker`"
-            )
-        )

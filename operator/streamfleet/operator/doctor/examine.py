@@ -6,11 +6,12 @@ DRYRUN checks arguments before rules, so every command needs valid arguments.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, NotPermitted
+from streamfleet.common.errors import BrokerUnavailable, InvalidRequest, NotPermitted, UnknownProtocol
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 from streamfleet.common.server_checks import read_info
@@ -89,12 +90,14 @@ async def examine(
         environment: values of the queue's configuration that this machine's environment names.
 
     Returns:
-        The findings. If Redis does not answer, that is the only one, or the last.
+        The findings. If Redis does not answer, or the queue has a protocol that this version does not know, that is
+        the only one, or the last.
     """
     found: list[Check] = []
     try:
         await broker.connection.ping()
-        await broker.refresh_configuration()
+        with contextlib.suppress(NotPermitted):  # `configuration` says so
+            await broker.refresh_configuration()
         info = await _info(broker, found)
         found.append(await _access(broker, info, password_given=password_given))
         found.append(await _clock(broker, clock))
@@ -102,6 +105,8 @@ async def examine(
         await _look_at_queue(broker, found, environment or {})
     except BrokerUnavailable as error:
         found.append(fail("connection", str(error), "REDIS_URL, or Redis itself"))
+    except UnknownProtocol as error:
+        found.append(fail("protocol", str(error), "the version of streamfleet here, or --queue"))
     return found
 
 

@@ -9,7 +9,7 @@ from streamfleet.common.durations import in_words
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES
-from streamfleet.common.queue_configuration import decode, differences
+from streamfleet.common.queue_configuration import PROTOCOL, decode, differences
 from streamfleet.common.settings import variable
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.repairing import Damage
@@ -130,12 +130,6 @@ def configuration_check(
         decode(limits, fields)
     except SettingsError as error:
         return fail(name, "; ".join(str(error).splitlines()), "`streamfleet queue set` it to what is allowed")
-    own = [worker for worker in alive if not worker.follows_configuration]
-    if own:
-        told = ", ".join(worker.name for worker in own[:NAMED])
-        seen = f"{len(own)} of {len(alive)} workers go by their own environment: {told}{_more(own)}"
-        change = "their release, or the rules of their Redis user: `streamfleet acl --role worker`"
-        return warn(name, seen, change)
     said = {"this environment": environment, **{worker.name: worker.environment for worker in alive}}
     others = [
         f"{variable(setting)} is {value} in {where}, {queues} in the queue"
@@ -145,7 +139,9 @@ def configuration_check(
     if others:
         seen = "; ".join(others[:NAMED]) + _more(others)
         return warn(name, seen, "the queue's value holds: unset the variable, or `streamfleet queue set`")
-    return ok(name, f"{len(alive)} workers follow it" if fields else "none yet: the first worker writes it")
+    if PROTOCOL not in fields:
+        return ok(name, "none yet: the first worker writes it")
+    return ok(name, f"{len(alive)} workers follow it; protocol {fields[PROTOCOL]}")
 
 
 def lateness_check(snapshot: Snapshot) -> Check:
