@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from streamfleet.common.protocol import LANES
-from tests.upgrade.kept import REPOSITORY, copy_of_today
+from tests.conftest import REPOSITORY
 
+ROOTS = ("common", "producer", "worker", "cli")
 LIST = "common/protocol.py"
 EDITS = (
     ('    LOW = "low"\n', '    LOW = "low"\n    BULK = "bulk"\n'),
@@ -18,7 +20,9 @@ EDITS = (
 
 
 def test_a_fifth_lane_needs_no_other_change_of_the_scripts_and_the_broker(redis_url: str, tmp_path: Path) -> None:
-    edited = copy_of_today(tmp_path) / "streamfleet" / LIST
+    for root in ROOTS:
+        shutil.copytree(REPOSITORY / root / "streamfleet" / root, tmp_path / "streamfleet" / root)
+    edited = tmp_path / "streamfleet" / LIST
     text = edited.read_text(encoding="utf-8")
     for old, new in EDITS:
         assert text.count(old) == 1
