@@ -37,7 +37,7 @@ WAITING_PER_SLOT = 8
 PARKED_MS = (2_000, 4_000)
 """Pause of a delivery whose host has too many waiting. It counts as no attempt, and lets other hosts proceed."""
 TROUBLE_S = 1.0
-GIVE_WAY_S = 0.1
+GIVE_WAY_S = 1.0
 """A gateway that forbids a target looks so much later than others: all know to the ms when it is due again."""
 
 
