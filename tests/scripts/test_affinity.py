@@ -297,12 +297,28 @@ async def test_a_hot_session_has_several_homes(queue: Queue) -> None:
     assert min(taken.values()) >= 8
 
 
+async def add_to_no_index(queue: Queue, *numbers: int) -> None:
+    """Requests that are ready, and whose index was lost."""
+    for number in numbers:
+        await queue.add("high", f"{NOW}-{number}", deadline=NOW + 5)
+    await pull(queue, "w1", 0)
+    await queue.command("DEL", queue.keys.homes)
+
+
+async def test_what_was_ready_before_the_first_session_is_taken_too(queue: Queue) -> None:
+    for number in range(3):
+        await queue.add("low", f"{NOW}-{number}")
+    await pull(queue, "w1", 0)
+    await queue.add("high", f"{NOW}-3", session="first")
+    assert await take(queue, "w1", 1) == [f"{NOW}-3"]
+    await queue.add("low", f"{NOW}-4", session="first")
+    assert await take(queue, "w2") == [f"{NOW}-{number}" for number in range(3)]
+    assert await take(queue, "w1") == [f"{NOW}-4"]
+
+
 async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
-    for number in range(3):  # as a worker of 0.1 does
-        await queue.command("ZADD", queue.keys.ready("high"), 5, f"G{NOW}-A{number}")
-        await queue.add("high", f"{NOW}-{number}")
-    await queue.command("XREADGROUP", "GROUP", "workers", "~", "NOACK", "STREAMS", queue.keys.lane("high"), ">")
+    await add_to_no_index(queue, 0, 1, 2)
     await queue.add("high", f"{NOW}-3", session="first")
     assert await take(queue, "w2") == [f"{NOW}-{number}" for number in range(3)]
     assert await take(queue, "w1") == [f"{NOW}-3"]
@@ -310,10 +326,7 @@ async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
 
 async def test_what_stood_in_no_index_goes_by_deadline_from_then_on(queue: Queue) -> None:
     await meet(queue, "w1")
-    for number in range(2):  # as a worker of 0.1 does
-        await queue.add("high", f"{NOW}-{number}")
-        await queue.command("XREADGROUP", "GROUP", "workers", "~", "NOACK", "STREAMS", queue.keys.lane("high"), ">")
-        await queue.command("ZADD", queue.keys.ready("high"), 5, f"G{NOW}-A{number}")
+    await add_to_no_index(queue, 0, 1)
     for number in range(2, 6):
         await queue.add("high", f"{NOW}-{number}", session="first")
     assert [await take(queue, "w1", 1) for _ in range(3)] == [[f"{NOW}-{number}"] for number in range(3)]
@@ -339,13 +352,11 @@ async def test_a_busy_home_sees_within_100_ms_what_others_have_left_to_anybody(q
 async def test_an_idle_worker_takes_at_once_what_stands_in_no_index(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number in range(2):  # the second comes in the same millisecond, long before another look is due
-        await queue.add("high", f"{NOW}-{number}")
-        await queue.command("XREADGROUP", "GROUP", "workers", "~", "NOACK", "STREAMS", queue.keys.lane("high"), ">")
-        await queue.command("ZADD", queue.keys.ready("high"), 5, f"G{NOW}-A{number}")
+        await add_to_no_index(queue, number)
         assert await take(queue, "w2") == [f"{NOW}-{number}"]
 
 
-async def test_what_another_release_took_is_left_over_and_dropped(queue: Queue) -> None:
+async def test_what_somebody_took_out_by_hand_is_left_over_and_dropped(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number in range(1, 4):
         await queue.add("high", f"{NOW}-{number}", session="first")

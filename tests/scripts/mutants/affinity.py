@@ -32,7 +32,7 @@ _OWN_TESTS = tuple(
         "affinity: what is taken in turn leaves the index": "what_is_taken_in_turn_leaves_the_index",
         "affinity: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
         "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
-        "affinity: what was left over is not taken": "what_another_release_took_is_left_over_and_dropped",
+        "affinity: what was left over is not taken": "what_somebody_took_out_by_hand_is_left_over_and_dropped",
         "affinity: what was passed over for long goes to anybody": "what_was_passed_over_for_long_goes_to_anybody",
         "affinity: who is behind with the first is behind with the next": (
             "a_home_that_takes_little_holds_nothing_up_beside_busy_workers"
@@ -81,8 +81,8 @@ MUTANTS = (
     ),
     Mutant(
         "affinity: sessions of another type, where what they told is remembered",
-        "usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'",
-        "usable = true",
+        "caller and call_if_typed('HLEN', SESSIONS)",
+        "caller",
         caught_by="affinity.keys_of_another_type_are_left_alone",
     ),
     Mutant(

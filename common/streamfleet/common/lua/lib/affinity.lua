@@ -8,7 +8,7 @@
 --   sessions: 's<hash>' of a session and 'p<hash>' of a beginning of prompts, '<last use, ms> <uses lately> <number>,…';
 --     'f<hash>' of a program '<last use, ms> <first arrival, ms> '; 'n|<worker>' '<number> <start>'; 'w|<number>'
 --     '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' '<since, ms> <rank> <member>' of the
---     head of a lane that is passed over, with the lowest rank that others took since; '@' and '@<lane>' places in the indexes.
+--     head of a lane that is passed over, with the lowest rank that others took since; '@<lane>' a place in its ready set.
 --   loads: number to what it holds and what waits for it; AFFINITY.lost and more for a home whose requests are anybody's by now.
 -- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
 -- `sessions`, or it is not AFFINITY.homing. The rules, with the figures behind them, are in docs/locality.md.
@@ -17,24 +17,16 @@
 AFFINITY.made = nil
 -- @end
 
--- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
--- overwritten by hand.
+-- Returns a table of functions; false where one of these keys was overwritten by hand.
 local function homes()
   if AFFINITY.made ~= nil then return AFFINITY.made end
   local worker = ARGV[2] or ''   -- where a worker calls, its number is needed anyway
-  local field, words, usable = 'n|' .. worker, nil, nil
+  local field, words = 'n|' .. worker, nil
   -- A call reads the fields of a home and of the heads of lanes every 100 ms. Pulls remember what pulls have written, and see
   -- what other scripts have written up to 100 ms late.
   local caller = AFFINITY.lately(field, 100) and known.callers[field]
-  if caller then
-    usable = type(redis.pcall('HLEN', SESSIONS)) == 'number'
-  else
-    -- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
-    usable = not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', HOMES, '')
-    words = usable and redis.pcall('HMGET', SESSIONS, field, lane_fields('^,'))
-    usable = usable and not words.err
-  end
-  AFFINITY.made = usable and type(redis.pcall('ZCARD', HOMES)) == 'number'
+  if not caller then words = call_if_typed('HMGET', SESSIONS, field, lane_fields('^,')) end
+  AFFINITY.made = (words or caller and call_if_typed('HLEN', SESSIONS)) and call_if_typed('ZCARD', HOMES) and true or false
   -- @guard affinity: keys of another type are left alone
   if AFFINITY.made == false then return false end
   if not AFFINITY.all then
@@ -96,7 +88,9 @@ end
 -- A worker has ended requests.
 function AFFINITY.ended(worker, number)
   local at_home = homing()
-  if at_home then at_home.finished(worker, number) end
+  local home = at_home and at_home.number(worker)
+  -- @guard affinity: what has ended is no load
+  if home then at_home.add_work(home, -number) end
   FILLING.ended(worker, number)
 end
 

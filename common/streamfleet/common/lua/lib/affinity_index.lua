@@ -14,11 +14,6 @@ function AFFINITY.add_index(h)
   local took                   -- number of requests taken that waited for this worker
 
   local function score(lane, number) return lane * STEP + number end
-  local function waiting_for(lane, number, most)
-    local at = score(lane, number)
-    return call('ZRANGEBYSCORE', HOMES, at, at, 'LIMIT', 0, most)
-  end
-
   local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
 
   local function shares(lane)
@@ -32,8 +27,6 @@ function AFFINITY.add_index(h)
     return shared and shared.takes_turns(lane) and not shared.least(lane) and shared.shares(lane, true)
   end
 
-  function h.split(member, at) return math.floor(at / STEP), string.sub(member, 18), at % STEP end
-
   function h.write_index()
     if not added[1] then return end
     local words = added
@@ -41,12 +34,16 @@ function AFFINITY.add_index(h)
     for i = 1, #words, 400 do call('ZADD', HOMES, unpack(words, i, math.min(i + 399, #words))) end
   end
 
+  function h.of(lane, number, most)
+    h.write_index()
+    local at = score(lane, number)
+    return call('ZRANGEBYSCORE', HOMES, at, at, 'LIMIT', 0, most)
+  end
+
   function h.count(lane, number)
     h.write_index()
     return call('ZCOUNT', HOMES, score(lane, number), score(lane, number))
   end
-
-  function h.waits(lane, number) return h.count(lane, number) > 0 end
 
   -- A session is there.
   function h.begin()
@@ -163,7 +160,7 @@ function AFFINITY.add_index(h)
     call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, worker))
   end
 
-  -- An entry that waits in no index may go to anybody. Workers of an earlier release put it there, or it was there before.
+  -- An entry that waits in no index may go to anybody: it was ready before the first session, or the index was lost.
   local function adopt(lane, missing)
     local place = tonumber(call('HGET', SESSIONS, '@' .. lane) or nil) or 0
     for _, from in ipairs(place > 0 and {0, place} or {0}) do
@@ -196,17 +193,16 @@ function AFFINITY.add_index(h)
   -- many ms it may take more, or nil.
   function h.see(waiting, arg)
     local total, soonest, most = 0, nil, arg.n + 1
-    h.write_index()
     for lane = 1, LANE_COUNT do
       local all = waiting[lane]
       seen[lane] = false
       if all > 0 then
-        local own, due, unlisted = h.mine and waiting_for(lane, h.mine, most) or {}, not AFFINITY.lately(DIGITS[lane], 100), 0
+        local own, due, unlisted = h.mine and h.of(lane, h.mine, most) or {}, not AFFINITY.lately(DIGITS[lane], 100), 0
         local free, more, nobodys = {}, #own == most, known.nobodys[lane]
         -- A worker that has more of its own than room does not read nobody's again if the first of them comes behind.
         local unread = more and not due and (nobodys == false or nobodys and own[most] < nobodys)
         if not unread then
-          free = waiting_for(lane, FREE, most)
+          free = h.of(lane, FREE, most)
           known.nobodys[lane] = free[1] or false
         end
         local others = #free
@@ -468,7 +464,7 @@ function AFFINITY.add_index(h)
   -- Everything that has changed is written, and who got something is woken. Each script does this once, at its end.
   function h.flush()
     h.write_index()
-    if h.changes() then h.write_records() end
+    h.write_records()
     if next(woken) then h.wake_homes() end
   end
 
@@ -484,10 +480,5 @@ function AFFINITY.add_index(h)
       end
       call(unpack(words))
     end
-  end
-
-  function h.of(lane, number, most)
-    h.write_index()
-    return waiting_for(lane, number, most)
   end
 end

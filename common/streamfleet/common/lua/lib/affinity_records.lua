@@ -156,7 +156,7 @@ function AFFINITY.add_records(h)
   -- A session that has a home. A hot one may have several; nil if all have enough to do.
   local function home_of_session(lane, name, home, load)
     local record = record_of(name)
-    if record.level <= HOT or not h.waits(lane, home) then return home end
+    if record.level <= HOT or h.count(lane, home) == 0 then return home end
     local other, less = least_of_all(name)
     if other and less + OVER <= load and #record.homes < most_homes(record) then
       put_first(record, other, most_homes(record))
@@ -226,8 +226,6 @@ function AFFINITY.add_records(h)
     end
     if oldest and not before then call('HDEL', SESSIONS, oldest) end
   end
-
-  function h.changes() return next(changed) or next(moves) end
 
   function h.write_records()
     h.write_loads()

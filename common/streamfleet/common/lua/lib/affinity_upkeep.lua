@@ -54,33 +54,14 @@ function AFFINITY.add_upkeep(h)
     return #rows
   end
 
-  -- Entries of the index that are ready no more.
-  local function check_index()
-    local from = tonumber(call('HGET', SESSIONS, '@') or nil) or 0
-    local rows, by_lane, gone = call('ZRANGE', HOMES, from, from + PART - 1, 'WITHSCORES'), {}, {}
-    for i = 1, #rows, 2 do
-      local lane, member = h.split(rows[i], tonumber(rows[i + 1]))
-      if LANE_NAMES[lane] then
-        by_lane[lane] = by_lane[lane] or {{}, {}}
-        table.insert(by_lane[lane][1], member)
-        table.insert(by_lane[lane][2], rows[i])
-      else
-        gone[#gone + 1] = rows[i]
-      end
+  -- Entries that somebody took out of a ready set by hand are dropped when they are met, or once nothing is ready.
+  local function drop_left_over()
+    for lane = 1, LANE_COUNT do
+      if call('ZCARD', ready_key(lane)) > 0 then return end
     end
-    for lane, found in pairs(by_lane) do
-      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(found[1]))) do
-        if not rank then gone[#gone + 1] = found[2][i] end
-      end
-    end
+    local rows = call('ZRANGE', HOMES, 0, PART - 1)
     -- @guard affinity: what is left over is found
-    if #gone > 0 then call('ZREM', HOMES, unpack(gone)) end
-    if #rows == 2 * PART then
-      call('HSET', SESSIONS, '@', from + PART - #gone)
-    else
-      call('HDEL', SESSIONS, '@')
-    end
-    return #rows / 2 - #gone + from
+    if rows[1] then call('ZREM', HOMES, unpack(rows)) end
   end
 
   -- Once no session is known and nothing has a home, nothing is asked any more.
@@ -105,19 +86,13 @@ function AFFINITY.add_upkeep(h)
     if h.spilled then wake() end
   end
 
-  -- A worker has ended requests.
-  function h.finished(worker, number_ended)
-    local number = h.number(worker)
-    -- @guard affinity: what has ended is no load
-    if number then h.add_work(number, -number_ended) end
-  end
-
   function h.tidy()
     local known = call('HLEN', SESSIONS)
     -- @guard affinity: sessions that nobody uses are forgotten
     h.forget(20, now_ms(), now_ms() - UNUSED_MS)
-    local numbers, indexed = check_homes(), check_index()
+    local numbers = check_homes()
+    drop_left_over()
     if h.spilled then wake() end
-    if indexed == 0 and known <= 3 * numbers + 100 then end_homing() end
+    if known <= 3 * numbers + 100 and call('ZCARD', HOMES) == 0 then end_homing() end
   end
 end
