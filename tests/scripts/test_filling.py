@@ -14,9 +14,9 @@ async def pull(queue: Queue, worker: str, wanted: int = 30, held: int = 0, **mor
 
 
 async def waiting(queue: Queue, **held: int) -> None:
-    """Two workers watch that are no homes, these wait with so many requests, and nobody is woken yet."""
-    await queue.pull("x1")
-    await queue.pull("x2")
+    """Two workers watch that hold many requests, these wait with so many, and nobody is woken yet."""
+    await pull(queue, "x1", held=100)
+    await pull(queue, "x2", held=100)
     for worker, number in held.items():
         assert (await pull(queue, worker, held=number)).role is Role.IDLE_WAITER
     await queue.command("DEL", queue.keys.bench, *[queue.keys.home(worker) for worker in held])
@@ -51,7 +51,7 @@ async def test_who_does_not_come_holds_nobody_up(queue: Queue) -> None:
         assert tuple([await queue.command("LLEN", key) for key in keys]) == tokens
 
 
-async def test_a_wake_up_where_rules_forbid_the_lists_of_workers_is_for_anybody(queue: Queue) -> None:
+async def test_a_wake_up_where_a_workers_list_is_of_another_type_is_for_anybody(queue: Queue) -> None:
     await waiting(queue, w1=0)
     await queue.command("HSET", queue.keys.home("w1"), "of", "another type")
     await add(queue, 2)
@@ -87,7 +87,7 @@ async def handed_over(queue: Queue) -> Queue:
 
 async def test_a_watch_is_handed_over_without_a_pull(queue: Queue) -> None:
     small = await handed_over(queue)
-    assert (await queue.dump())["watch"] == [("w1", 3 - 1_000_000), ("w2", NOW + 1_500 + 2 / 4096)]
+    assert (await queue.dump())["watch"] == [("w1", 3 - 1_000_000), ("w2", NOW + 1_500 + 1 / 4096)]
     assert await small.broker.wait_idle(5_000, "w2", NOW - 1) is True
     await queue.add("high", f"{NOW}-9")
     assert await small.broker.wait(Role.WATCHER, 5_000)
@@ -193,7 +193,7 @@ async def test_what_ended_while_its_worker_watches_is_not_held(queue: Queue) -> 
         await queue.add("high", f"{NOW}-{each}")
     assert len((await pull(queue, "w2")).claims) == 2
     ((_, score),) = (await queue.dump())["watch"]
-    assert score == NOW + 7_000 + 1 / 4096
+    assert score == NOW + 7_000
 
 
 async def test_the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone(queue: Queue) -> None:

@@ -63,10 +63,10 @@ MUTANTS = (
         caught_by="filling.what_waits_for_a_worker_alone_is_taken_at_once",
     ),
     Mutant(
-        "filling: rules that forbid a worker's list lose no wake-up",
+        "filling: where a worker's list is of another type, no wake-up is lost",
         "if not (other and FILLING.wake_alone(other, '1')) then leave_token() end",
         "if other then FILLING.wake_alone(other, '1') else leave_token() end",
-        caught_by="filling.a_wake_up_where_rules_forbid_the_lists_of_workers_is_for_anybody",
+        caught_by="filling.a_wake_up_where_a_workers_list_is_of_another_type_is_for_anybody",
     ),
     Mutant(
         "promote: idle waiters stay known",

@@ -1,8 +1,7 @@
 -- @include wake
 -- Even filling: of the workers that wait for work, the one that holds the fewest requests comes first, and a worker takes
--- few at a time while such a one has more room. WATCH tells what they hold. A watcher's score is the end of its watch, ms, and
--- (requests + 1) * part; without a fraction it is a watcher of an earlier release. An idle waiter's score is requests - base:
--- below zero, so that earlier releases do not take it for a watcher.
+-- few at a time while such a one has more room. WATCH tells what they hold: a watcher's score is the end of its watch, ms, and
+-- requests * part; an idle waiter's is requests - base, below those of all watchers.
 -- step: requests that a worker may hold beyond the emptiest before it leaves work to it.
 local FILLING = {base = 1000000, part = 1 / 4096, step = 2}
 
@@ -18,8 +17,8 @@ function FILLING.wanted(arg)
   local _, least = FILLING.emptiest()
   local watchers = call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf', 'WITHSCORES')
   for i = 2, #watchers, 2 do
-    local held = watchers[i] % 1 / FILLING.part - 1
-    if held >= 0 then least = math.min(least or held, held) end
+    local held = watchers[i] % 1 / FILLING.part
+    least = math.min(least or held, held)
   end
   return least and math.max(1, math.min(arg.n, least + FILLING.step - arg.held)) or arg.n
 end
@@ -30,13 +29,12 @@ function FILLING.makes_way(arg, got)
   return other and arg.start and held + FILLING.step <= arg.held + got
 end
 
--- The worker watches for so long, ms. `held`: requests that it has, false for one without a list of its own.
+-- The worker watches for so long, ms. `held`: requests that it has.
 function FILLING.watch(worker, held, life)
-  local part = held and math.min(1 + held, 4095) * FILLING.part or 0
-  call('ZADD', WATCH, now_ms() + life + part, worker)
+  call('ZADD', WATCH, now_ms() + life + math.min(held, 4095) * FILLING.part, worker)
 end
 
--- The worker becomes an idle waiter. One without a list of its own is not known.
+-- The worker becomes an idle waiter. One without a cache is not known.
 function FILLING.wait(arg, got)
   if arg.start then call('ZADD', WATCH, arg.held + got - FILLING.base, arg.worker) end
 end
@@ -45,14 +43,14 @@ end
 function FILLING.ended(worker, number)
   local score = tonumber(call('ZSCORE', WATCH, worker) or nil)
   if not score then return end
-  local held = score < 0 and score + FILLING.base or score % 1 - FILLING.part
-  local fewer = math.min(math.max(0, held), score < 0 and number or number * FILLING.part)
+  local held = score < 0 and score + FILLING.base or score % 1
+  local fewer = math.min(held, score < 0 and number or number * FILLING.part)
   -- @guard filling: what has ended is not held any more
   call('ZADD', WATCH, score - fewer, worker)
 end
 
 -- Wakes one worker by the list that it waits at beside the common bench. The key is not declared, as that of the standby
--- list. Returns false if the worker has not come for an earlier token, or access rules of an earlier release forbid the list.
+-- list. Returns false if the worker has not come for an earlier token, or a cluster refuses the key while its slot moves.
 function FILLING.wake_alone(worker, token)
   local key = cfg.prefix .. 'home:' .. worker
   if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, token)) ~= 'number' then return false end

@@ -46,7 +46,7 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
       -- @guard filling: the emptiest watches
       if FILLING.makes_way(arg, got) then watches = false end
       if watches then
-        FILLING.watch(arg.worker, arg.start and arg.held + got, arg.watch_ms)
+        FILLING.watch(arg.worker, arg.held + got, arg.watch_ms)
         role, watching = 1, watching + 1
       else
         FILLING.wait(arg, got)

@@ -1,7 +1,7 @@
 -- @include keys
 -- Wakes workers: watchers block on the wake stream (and the lanes), idle waiters on the bench list. Workers that have
 -- room for urgent requests alone do the same: listeners on the wake stream (and the urgent lanes), the others on a list
--- of their own. Its key is not declared, and an error is passed over: access rules from before it was there forbid it.
+-- of their own. Its key is not declared, and an error is passed over: a cluster refuses it while its slot moves.
 local function leave_token()
   if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
 end
