@@ -209,19 +209,6 @@ async def test_a_burst_is_not_expected_to_go_on(queue: Queue) -> None:
     assert max(weights, default=0) < 20
 
 
-async def test_a_pace_of_another_release_is_measured_anew(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100)
-    await fleet.work(3, 5)
-    found = await pace(queue)
-    for name in ("waits", "last", "senders", "turns"):
-        del found[name]
-    await queue.command("HSET", queue.keys.sched, "pace", json.dumps(found))
-    assert (await told(fleet)).wait_ms is not None
-    await fleet.work(2, 5)
-    assert (await told(fleet)).wait_ms == ((await told(fleet)).place or 0) * 200 + 200
-
-
 async def test_senders_are_bounded_and_fade(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="big")

@@ -147,10 +147,6 @@ MUTANTS = (
         "expected_turns.tenants_that_send_meanwhile_have_their_turns",
     ),
     Mutant(
-        "pace: one of another release is measured anew",
-        caught_by="expected_turns.a_pace_of_another_release_is_measured_anew",
-    ),
-    Mutant(
         "pace: a burst does not go on",
         caught_by="expected_turns.a_burst_is_not_expected_to_go_on",
     ),

@@ -56,7 +56,7 @@ local function expectations()
   -- turns would come first, by the hash of their names: how many more requests they could send before it; nil for none, and for
   -- who is not there. Then how many runs have to end first.
   local function in_turns(lane, first, tenant, own)
-    local turns = tenant and pace and type(pace.turns) == 'table' and pace.turns[LANE_NAMES[lane]]
+    local turns = tenant and pace and pace.turns[LANE_NAMES[lane]]
     local t = turns and sharing()
     if not t then return first, nil, 0 end
     local name, rows, room = t.name(tenant), turns.rows, {}
@@ -84,8 +84,8 @@ local function expectations()
 
   -- As `coming`, of what comes into the lane itself. `left`: ms until the rank of the request.
   local function coming_before(lane, room, left)
-    local senders = type(pace.senders) == 'table' and pace.senders[LANE_NAMES[lane]]
-    if not senders or pace.span < 1000 then return function() return 0, 0 end end
+    local senders = pace.senders[LANE_NAMES[lane]]
+    if pace.span < 1000 then return function() return 0, 0 end end
     local own, others, always, spans = 0, {}, senders.gone / pace.span, 0
     for who, sent in pairs(senders.who) do
       local rate, free = sent[1] / pace.span, room and room[who]
@@ -125,7 +125,7 @@ local function expectations()
         others = others + cfg.shares[other]
       end
     end
-    local run, share = pace.run or 0, rate * cfg.shares[lane] / 1000
+    local run, share = pace.run, rate * cfg.shares[lane] / 1000
     local ms = until_taken(before, rate * (1000 - others) / 1000 - urgent, coming)
     if share > 0 then ms = math.min(ms, until_taken(place + 1, share, coming)) end
     return place, math.min(FOR_EVER_MS, math.max(ms, blocked * run)), run

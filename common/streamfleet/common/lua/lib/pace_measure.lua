@@ -1,12 +1,11 @@
 -- @include pace
 -- Measures the pace. An arrival is counted where it is read from its lane's stream, which Redis 6.2 does not count: there,
--- as with access rules of an earlier release, times do not know of more urgent requests that are still to come.
+-- times do not know of more urgent requests that are still to come.
 local FADE_MS, LONGEST_FADE_MS, FADE_REQUESTS, ARRIVALS_FADE_MS = 10000, 120000, 100, 30000
 local MOST_ROWS, MOST_LATEST, MOST_SENDERS = 64, 8, 32
 
 -- Number of entries of a lane that were ever read, and the last of them.
 local function came_into(lane)
-  if redis.acl_check_cmd and not redis.acl_check_cmd('XINFO', 'GROUPS', lane_key(lane)) then return 0 end
   local groups = redis.pcall('XINFO', 'GROUPS', lane_key(lane))
   for _, group in ipairs(groups.err and {} or groups) do   -- the key may be missing
     if named(group, 'name') == GROUP then
@@ -45,7 +44,6 @@ local function senders_of(lane, before, now, more, gone, passed)
     end
   end
   local latest, bytes, to = {}, 0, now.last[lane]
-  if redis.acl_check_cmd and not redis.acl_check_cmd('XREVRANGE', lane_key(lane), '+', '-') then more = 0 end
   while more > 0 and #latest < math.min(MOST_LATEST, more) and bytes < CHUNK_BYTES do   -- bodies are copied
     local entry = call('XREVRANGE', lane_key(lane), to, '(' .. before.last[lane], 'COUNT', 1)[1]
     if not entry then break end
@@ -106,19 +104,17 @@ local function measure_pace()
   local passed = before and now.at - before.at or 0
   -- @guard pace: no step of a clock counts, and no time in which nobody looked
   if passed < 0 or passed > STALE_MS then passed, before = 0, nil end
-  -- @guard pace: one of another release is measured anew
-  if before and not (before.waits and before.last and before.senders) then passed, before = 0, nil end
   local rate = before and before.took > 0 and before.left / before.took or 1
   local fade = math.exp(-passed / math.min(LONGEST_FADE_MS, math.max(FADE_MS, FADE_REQUESTS / math.max(rate, 1e-6))))
   local slowly = math.exp(-passed / ARRIVALS_FADE_MS)
   for lane = 1, LANE_COUNT do
-    local more = before and math.max(0, now.read[lane] - (before.read[lane] or 0)) or 0
-    now.came[lane] = before and (before.came[lane] or 0) * slowly + more or 0
+    local more = before and math.max(0, now.read[lane] - before.read[lane]) or 0
+    now.came[lane] = before and before.came[lane] * slowly + more or 0
     local waited = before and before.waits[lane] and now.waits[lane]
     now.senders[LANE_NAMES[lane]] = senders_of(lane, before, now, more, waited, passed)
   end
   if before then
-    now.took, now.left, now.span, now.run = before.took, before.left, before.span * slowly + passed, before.run or 0
+    now.took, now.left, now.span, now.run = before.took, before.left, before.span * slowly + passed, before.run
     -- An idle fleet does not show how fast it is.
     if now.busy and before.busy then
       now.took, now.left = before.took * fade + passed, before.left * fade + math.max(0, now.gone - before.gone)
