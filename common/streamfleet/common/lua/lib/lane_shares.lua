@@ -28,7 +28,7 @@ end
 local function number(reply) return type(reply) == 'number' and reply or 0 end
 local function text(reply) return type(reply) == 'string' and reply end
 
--- True if the lane would hold more than its bytes. Where a user may not send MEMORY, only entries count.
+-- True if the lane would hold more than its bytes.
 local function too_many_bytes(lane, size)
   local full = size >= LARGE and bytes[lane] + size > limit_bytes
   -- @guard enqueue: bytes of one call too
@@ -40,8 +40,7 @@ local function size_of(lane, words)
   local size = 0
   for i = 2, #words, 2 do size = size + #words[i] end
   if size >= LARGE and not bytes[lane] then
-    local usage = redis.pcall('MEMORY', 'USAGE', KEYS[lane], 'SAMPLES', 0)
-    bytes[lane] = type(usage) == 'number' and usage or usage and -math.huge or 0
+    bytes[lane] = call('MEMORY', 'USAGE', KEYS[lane], 'SAMPLES', 0) or 0   -- false for a lane without a key
   end
   return size
 end
