@@ -20,7 +20,6 @@ from streamfleet.gateway.webhook_messages import (
     WebhookLimits,
     WebhookNames,
 )
-from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue
 from tests.scripts.keyspace import changed, pairs, text
 
@@ -401,7 +400,7 @@ async def test_secrets_are_changed_by_one_at_a_time(queue: Queue) -> None:
 
 
 async def came(hooks: Hooks, *names: str) -> None:
-    """Deliverers that took at some time; Redis makes them consumers then, older releases when there is something."""
+    """Deliverers that took at some time; Redis makes them consumers then, before 7.2 when there is something."""
     for name in names:
         await hooks.queue.command("XGROUP", "CREATECONSUMER", hooks.names.due, "deliverers", name)
 
@@ -446,14 +445,3 @@ async def test_so_many_are_forgotten_at_once_and_no_more(queue: Queue) -> None:
     assert len(await deliverers(hooks)) == 50
     await hooks.take()
     assert await deliverers(hooks) == []
-
-
-async def test_rules_of_an_earlier_release_let_a_gateway_take(redis_url: str) -> None:
-    """On the newest Redis only: 6.2 cannot take away single subcommands."""
-    async with open_queue(redis_url) as queue:
-        hooks = await Hooks(queue).announced("m1")
-        await queue.command("ACL", "SETUSER", "default", "-xinfo|consumers", "-xgroup|delconsumer")
-        try:
-            assert [delivery.id for delivery in (await hooks.take()).deliveries] == ["m1"]
-        finally:
-            await queue.command("ACL", "SETUSER", "default", "+xinfo|consumers", "+xgroup|delconsumer")

@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "webhook_take: who is gone is forgotten",
-        "      redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)\n",
+        "      call('XGROUP', 'DELCONSUMER', DUE, GROUP, name)\n",
         "",
         "webhooks.deliverers_that_are_gone_are_forgotten",
     ),
@@ -84,12 +84,6 @@ MUTANTS = (
         " and named(row, 'idle') >= cfg.lease_ms and",
         " and",
         "webhooks.who_took_lately_is_not_forgotten",
-    ),
-    Mutant(
-        "webhook_take: also with rules of an earlier release",
-        "redis.pcall('XINFO', 'CONSUMERS', DUE, GROUP)",
-        "call('XINFO', 'CONSUMERS', DUE, GROUP)",
-        "webhooks.rules_of_an_earlier_release_let_a_gateway_take",
     ),
     Mutant(
         "webhook_take: the group begins at the beginning",

@@ -7,7 +7,7 @@ local id, tenant, USE = ARGV[2], ARGV[4], KEYS[7]
 if call('HEXISTS', MESSAGES, id) == 1 or call('ZSCORE', ENDED, id) then return 0 end
 if call('HLEN', MESSAGES) >= cfg.outstanding then return -1 end
 
--- The count only grows, so that scripts that end a webhook, also of earlier releases, need not know about it.
+-- The count only grows, so that scripts that end a webhook need not know about it.
 local function count_anew(now)
   local all, counts, gone = call('HGETALL', USE), {}, {}
   for i = 1, #all, 2 do
@@ -24,9 +24,8 @@ local function count_anew(now)
   return counts[tenant] or 0
 end
 
-local known = tenant ~= '' and redis.pcall('HMGET', USE, 'count:' .. tenant, 'counted')
-local limited = known and not known.err   -- ACL rules from before this key do not allow it
-if limited then
+if tenant ~= '' then
+  local known = call('HMGET', USE, 'count:' .. tenant, 'counted')
   local mine, now = tonumber(known[1]) or 0, now_ms()
   local full = mine >= cfg.per_tenant or call('HLEN', USE) > 2 * cfg.outstanding
   if full and math.abs(now - (tonumber(known[2]) or 0)) >= 1000 then mine = count_anew(now) end
@@ -34,7 +33,7 @@ if limited then
 end
 call('HSET', MESSAGES, id, ARGV[3])
 make_due(id)
-if limited then
+if tenant ~= '' then
   call('HSET', USE, 'of:' .. id, tenant)
   call('HINCRBY', USE, 'count:' .. tenant, 1)
 end

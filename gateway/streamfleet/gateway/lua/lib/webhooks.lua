@@ -26,14 +26,13 @@ local function named(list, name)
   for i = 1, #list, 2 do if list[i] == name then return list[i + 1] end end
 end
 
--- A deliverer that holds nothing and has taken nothing for a lease is gone, or is created again when it takes. ACL
--- rules of an earlier release refuse both commands.
+-- A deliverer that holds nothing and has taken nothing for a lease is gone, or is created again when it takes.
 local function forget_silent(deliverer)
-  local deliverers, forgotten = redis.pcall('XINFO', 'CONSUMERS', DUE, GROUP), 0
-  for _, row in ipairs(deliverers) do
+  local forgotten = 0
+  for _, row in ipairs(call('XINFO', 'CONSUMERS', DUE, GROUP)) do
     local name = named(row, 'name')
     if forgotten < 100 and named(row, 'pending') == 0 and named(row, 'idle') >= cfg.lease_ms and name ~= deliverer then
-      redis.pcall('XGROUP', 'DELCONSUMER', DUE, GROUP, name)
+      call('XGROUP', 'DELCONSUMER', DUE, GROUP, name)
       forgotten = forgotten + 1
     end
   end
