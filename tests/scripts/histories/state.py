@@ -78,10 +78,9 @@ class FleetState:
     def sessions(self) -> bool:
         return self.shape // 2 % 4 == 3
 
-    def _home(self, worker: Worker) -> Home | None:
-        """A worker tells this of its cache and its requests; one of an earlier release tells nothing."""
-        earlier = worker.name == "w0" and not self.sessions
-        return None if earlier else Home(worker.start, len(worker.leases))
+    def _home(self, worker: Worker) -> Home:
+        """A worker tells this of its cache and its requests."""
+        return Home(worker.start, len(worker.leases))
 
     async def check(self) -> None:
         """Compare everything, ask the audit, and see that work does not wait beside idle workers."""
