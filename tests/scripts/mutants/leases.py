@@ -43,7 +43,7 @@ MUTANTS = (
         2,
     ),
     Mutant("renew: deliveries are left alone", seed=1),
-    Mutant("renew: what ended is said", "(answered(lease[4]) and 2 or 1)", "1", HISTORY, 18),
+    Mutant("renew: what ended is said", "(answered(lease[4]) and 2 or 1)", "1", HISTORY, 22),
     Mutant(
         "renew: deleted entries are counted as vanished",
         "      remove_entry(lane, id)\n      count('vanished')\n    end\n  end\n  return there",
