@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.errors import InvalidRequest, LikelyLate
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import LANES, Lane
 from streamfleet.producer import Client
 from streamfleet.producer.sender import MOST_AT_ONCE
 from tests.broker import Broker
@@ -36,7 +36,9 @@ async def fleet(redis_url: str) -> AsyncIterator[Client]:
 
 
 async def set_pace(broker: Broker, **changes: Any) -> None:
+    senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
     pace = {"at": await broker.now_ms(), "took": 10_000, "left": 100, "span": 10_000, "came": [0] * 4, "run": RUN_MS}
+    pace |= {"turns": {}, "senders": senders}
     await broker.connection.command("HSET", broker.keys.sched, "pace", json.dumps(pace | changes))
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
+from streamfleet.common.protocol import LANES
 from streamfleet.producer import Client
 from tests.broker import Broker
 from tests.integration.gateway_here import gateway_here
@@ -38,7 +39,9 @@ class Waiting:
     async def set_pace(self, left: int = 100) -> None:
         """Say how many requests were taken in the last ten seconds."""
         at = await self.broker.now_ms()
+        senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
         pace = {"at": at, "took": 10_000, "left": left, "span": 10_000, "came": [0] * 4, "run": 10}
+        pace |= {"turns": {}, "senders": senders}
         await self.broker.connection.command("HSET", self.broker.keys.sched, "pace", json.dumps(pace))
 
 

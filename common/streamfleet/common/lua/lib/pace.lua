@@ -14,7 +14,7 @@ local STALE_MS, FOR_EVER_MS = 10000, 86400000
 
 local function read_pace()
   local ok, pace = pcall(cjson.decode, call('HGET', SCHED, 'pace') or '')
-  return ok and type(pace) == 'table' and type(pace.came) == 'table' and pace or nil
+  return ok and type(pace) == 'table' and type(pace.senders) == 'table' and pace or nil
 end
 
 -- Numbers of ready requests in lanes that are not paused, 0 for the others; and which are paused.
