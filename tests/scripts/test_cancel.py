@@ -13,7 +13,6 @@ from streamfleet.common.keys import GROUP
 from streamfleet.operator.broker.repairing import Balance
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
-from tests.scripts.test_refusals import without
 
 HOUR_MS = 3_600_000
 
@@ -285,21 +284,6 @@ async def test_a_record_that_writes_its_entry_otherwise_leaves_no_trace_of_it(qu
     await sound(queue)
 
 
-async def test_what_may_not_be_removed_stays_until_its_turn_and_stays_cancelled(queue: Queue) -> None:
-    await queue.broker.enqueue([submission("r1", reply="me")])
-    async with without(queue, "xdel"):
-        assert await queue.broker.cancel("r1")
-    after = await queue.dump()
-    assert len(after["lane:high"]["entries"]) == 1
-    assert "counts" not in after
-    assert await lives_ms(queue, "r1") > queue.limits.result_ttl_ms
-    assert (await queue.pull()).dropped == 1
-    after = await queue.dump()
-    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
-    assert after["counts"] == {"staged": "1", "cancelled": "1"}
-    await sound(queue)
-
-
 async def test_a_key_of_another_type_leaves_the_entry_where_it_is(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     await queue.command("SET", queue.keys.counts, "by hand")
@@ -366,12 +350,6 @@ async def test_a_full_redis_takes_what_workers_are_asked_for(queue: Queue) -> No
         await queue.broker.drain("w1")
     asked = {"id": "r1", "before_it_comes": str(HOUR_MS)}
     assert await queue.dump() == {"cancel_requests": [asked], "cancels": [{"drain": "w1"}]}
-
-
-async def test_who_may_not_delete_asks_all_the_same(queue: Queue) -> None:
-    async with without(queue, "del"):
-        await queue.broker.ask_to_cancel("r1")
-    assert await queue.broker.cancel_requests(1) != []
 
 
 async def test_what_workers_are_told_is_bounded(queue: Queue) -> None:

@@ -7,7 +7,6 @@ from itertools import accumulate
 from streamfleet.common.broker.types import Completion, Lease, Submission, TokenGroup
 from streamfleet.common.protocol import Lane, Status
 from tests.scripts.harness import BODY, NOW, Queue
-from tests.scripts.test_refusals import without
 
 BOUND = 100_000
 GRACE_MS = 60_000
@@ -215,11 +214,3 @@ async def test_a_list_of_another_type_stops_nobody_and_is_begun_anew(queue: Queu
     await small.command("RPUSH", small.keys.ended("b"), "by hand")
     await answer(small, *(asked(f"b{number}", "b") for number in range(60)))
     assert not await stays(small, "b0")
-
-
-async def test_who_may_not_keep_the_list_ends_requests_all_the_same(queue: Queue) -> None:
-    small = with_little_room(queue)
-    (lease,) = await claimed(small, asked("a1"))
-    async with without(small, "lindex"), without(small, "lpop"), without(small, "memory"):
-        assert await end(small, lease) == 1
-    assert await stays(small, "a1")

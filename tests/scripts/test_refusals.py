@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamfleet.common.broker.types import CompleteCode, Completion, Lease
+from streamfleet.common.broker.types import Completion, Lease
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import Status
 from tests.scripts.harness import NOW, Queue
@@ -48,22 +48,6 @@ async def test_a_notification_that_was_refused_is_made_up_for(queue: Queue) -> N
     after = await queue.dump()
     assert after["reply:me"] == [{"id": "r1", "status": "succeeded"}]
     assert "lane:high" not in after
-
-
-async def test_a_pull_that_may_not_ask_for_many_results_at_once_asks_one_by_one(queue: Queue) -> None:
-    """The rules of an earlier release do not allow EXISTS."""
-    await queue.add("high", "1000-0", id="r1")
-    await queue.add("high", "1000-1", id="r2")
-    await queue.broker.cancel("r1")
-    async with without(queue, "exists"):
-        claims = (await queue.pull("w1", 2)).claims
-    assert [claim.lease.request_id for claim in claims] == ["r2"]
-
-
-async def test_outcomes_are_written_also_by_who_may_not_ask_for_many_results_at_once(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1")
-    async with without(queue, "exists"):
-        assert await queue.broker.complete("w1", [answered(lease)]) == [CompleteCode.PUBLISHED]
 
 
 async def test_the_second_entry_of_an_id_that_ends_in_the_same_pull_is_not_given_out(queue: Queue) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Submission, TokenGroup
-from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, submission
-from tests.servers import WITH_SELECTORS
 
 
 def group(number: int = 0, request_id: str = "r1", *, attempt: int = 1, lasting: bool = True) -> TokenGroup:
@@ -283,24 +281,3 @@ async def test_a_key_of_another_type_holds_up_no_ending(queue: Queue) -> None:
     after = await queue.dump()
     assert (after["tokens:r1"], after["result:r1"]["status"]) == ("mine", "succeeded")
     assert "lane:high" not in after
-
-
-@pytest.mark.parametrize("any_redis_server", WITH_SELECTORS, indirect=True)
-@pytest.mark.parametrize("command", ["xadd", "pexpire"])
-async def test_rules_of_an_earlier_release_hold_up_no_ending(queue: Queue, command: str) -> None:
-    """Tokens are new: who may not write them goes on without."""
-    first, second = await streaming(queue), await streaming(queue, "1000-1", id="r2")
-    keys = queue.keys
-    known = [keys.result("*"), keys.request("*"), keys.dead, *keys.lanes]
-    rules = ["+@all", f"-{command}", "~*", f"(+{command} {' '.join(f'~{key}' for key in known)})"]
-    await queue.command("ACL", "SETUSER", "old", "reset", "on", ">pw", *rules)
-    port = (await queue.command("CONFIG", "GET", "port"))[1].decode()
-    connection = Connection(f"redis://old:pw@127.0.0.1:{port}/0", patience_s=0)
-    try:
-        old = Queue(connection, queue.limits, keys.queue)
-        assert await old.broker.complete("w1", [done(first), done(second, Status.FAILED)]) == [1, 1]
-    finally:
-        await connection.close()
-        await queue.command("ACL", "DELUSER", "old")
-    results = await queue.broker.results(["r1", "r2"])
-    assert [result and result.status for result in results] == ["succeeded", "failed"]

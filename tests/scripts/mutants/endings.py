@@ -40,14 +40,8 @@ MUTANTS = (
         "complete.two_outcomes_of_one_id_in_one_call_are_one_result",
     ),
     Mutant(
-        "complete: also where it may not ask for many results at once",
-        "redis.pcall('EXISTS', unpack(results)) == 0\nlocal tried",
-        "call('EXISTS', unpack(results)) == 0\nlocal tried",
-        "refusals.outcomes_are_written_also_by_who_may_not_ask_for_many_results_at_once",
-    ),
-    Mutant(
         "complete: what has a result is asked one by one",
-        "redis.pcall('EXISTS', unpack(results)) == 0\nlocal tried",
+        "call('EXISTS', unpack(results)) == 0\nlocal tried",
         "true\nlocal tried",
         HISTORY,
         2,

@@ -112,10 +112,6 @@ MUTANTS = (
         "cancel.a_record_that_writes_its_entry_otherwise_leaves_no_trace_of_it",
     ),
     Mutant(
-        "cancel: also by who may not remove entries",
-        caught_by="cancel.what_may_not_be_removed_stays_until_its_turn_and_stays_cancelled",
-    ),
-    Mutant(
         "cancel: also beside a key of another type",
         " or not pcall(require_types) then",
         " then",
@@ -148,12 +144,6 @@ MUTANTS = (
         "cancel.the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any",
     ),
     Mutant("ask: also on a full server", caught_by="cancel.a_full_redis_takes_what_workers_are_asked_for"),
-    Mutant(
-        "ask: also by who may delete nothing",
-        "redis.pcall('DEL', KEYS[2])",
-        "redis.call('DEL', KEYS[2])",
-        "cancel.who_may_not_delete_asks_all_the_same",
-    ),
     Mutant("requeue: not what is gone", caught_by="requeue.a_dead_letter_that_is_gone_is_not_requeued"),
     Mutant(
         "requeue: once, however often it is asked for",

@@ -297,15 +297,9 @@ MUTANTS = (
         caught_by="pull_choose.a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent",
     ),
     Mutant(
-        "take: also where it may not ask for many results at once",
-        "redis.pcall('EXISTS', unpack(results))",
-        "call('EXISTS', unpack(results))",
-        "refusals.a_pull_that_may_not_ask_for_many_results_at_once_asks_one_by_one",
-    ),
-    Mutant(
         "take: two entries of one id",
-        "local asked = twice or there",
-        "local asked = there",
+        "local asked = twice or #results",
+        "local asked = #results",
         "refusals.the_second_entry_of_an_id_that_ends_in_the_same_pull_is_not_given_out",
     ),
     Mutant(

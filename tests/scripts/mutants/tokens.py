@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: a cancel ends them by what was streamed",
-        "local read = redis.pcall('EXISTS', KEYS[SHARED + 3]) == 1",
+        "local read = call('EXISTS', KEYS[SHARED + 3]) == 1",
         "local read = false",
         "tokens.one_whose_entry_is_not_found_and_that_streams_already_is_ended_at_once",
     ),
@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     Mutant(
         "tokens: of what vanished",
-        "redis.pcall('EXISTS', tokens) == 1 and {} or nil",
+        "call('EXISTS', tokens) == 1 and {} or nil",
         "nil",
         "tokens.one_whose_entry_was_deleted_is_ended_where_it_streamed",
     ),

@@ -3,5 +3,5 @@
 --   stream; then names and values of the fields.
 -- Returns the new stream id.
 -- @guard ask: also on a full server
-redis.pcall('DEL', KEYS[2])   -- first: a full server allows it, and then also what follows
+redis.call('DEL', KEYS[2])   -- first: a full server allows it, and then also what follows
 return redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, 2))

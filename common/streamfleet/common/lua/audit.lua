@@ -46,11 +46,10 @@ end
 
 local lanes = {}
 for lane = 1, LANE_COUNT do lanes[lane] = audit_lane(lane) end
-local served = redis.pcall('HGETALL', SERVED)   -- refused by access rules of an earlier release
+local served = call_if_typed('HGETALL', SERVED) or {}
 for i = 1, #served, 2 do
   if string.sub(served[i], 1, 2) == 't|' and #served[i + 1] == 56 then
     served[i + 1] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', struct.unpack('<ddddddd', served[i + 1]))
   end
 end
-return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', ATTEMPTS), call('XLEN', DEAD), lanes,
-  served.err and {} or served}
+return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', ATTEMPTS), call('XLEN', DEAD), lanes, served}

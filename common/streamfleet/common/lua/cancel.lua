@@ -39,7 +39,7 @@ local leaves, delivered = false, false
 if lane then leaves, delivered = can_leave(lane, entry_id) end
 local reply = ARGV[3] ~= '' and ARGV[3] or leaves and entry.reply   -- first: after a refusal here a pull ends the entry
 -- If the entry cannot be found, only tokens that were already streamed show that there are readers.
-local read = redis.pcall('EXISTS', KEYS[SHARED + 3]) == 1
+local read = call('EXISTS', KEYS[SHARED + 3]) == 1
 -- @guard tokens: a cancel ends them by the entry
 if entry then read = streamed(entry) end
 local tokens = read and {} or nil

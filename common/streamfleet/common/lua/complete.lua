@@ -16,8 +16,8 @@ some_attempts()
 call('HLEN', COUNTS)
 call('XLEN', DEAD)
 open_for_writes()
--- One check for all results, because there is rarely one. Not a number if this user may not run EXISTS.
-local absent = #results > 0 and redis.pcall('EXISTS', unpack(results)) == 0
+-- One check for all results, because there is rarely one.
+local absent = #results > 0 and call('EXISTS', unpack(results)) == 0
 local tried = outcomes[2] and {}
 if sharing() then sharing().prepare(outcomes) end
 

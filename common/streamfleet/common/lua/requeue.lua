@@ -25,7 +25,7 @@ call('XDEL', DEAD, letter)
 -- @guard requeue: the result is forgotten
 call('DEL', KEYS[SHARED + 1])
 -- @guard tokens: another life has its own
-redis.pcall('DEL', KEYS[SHARED + 3])   -- it ended; if rules of an earlier release refuse this, nothing else is affected
+call('DEL', KEYS[SHARED + 3])
 -- A request without an id of its own gets a new one here, so its end will not shorten this record.
 local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms
 -- @guard requeue: its id stays taken

@@ -31,7 +31,7 @@ local function vanish(request_id, reply, record, tokens)
     local message = 'its entry is gone, and it has no result: one of them was deleted by hand, or Redis lost it'
     local entry = {enqueued = enqueued_ms(lane, id), named = {}}
     local given = {error = openai_error(message, 'server_error', nil, 'vanished'), attempt = '0'}
-    local read = redis.pcall('EXISTS', tokens) == 1 and {} or nil
+    local read = call('EXISTS', tokens) == 1 and {} or nil
     publish(request_id, 'dead', describe(given, lane, id, entry), reply ~= '' and reply or nil, read)
     call('HDEL', ATTEMPTS, entry_field(lane, id))
     -- @guard vanish: interruptions are forgotten

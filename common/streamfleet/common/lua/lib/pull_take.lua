@@ -129,8 +129,7 @@ local function take_from(lane, picks, arg, claims)
     end
   end
   -- One check for all of them first, because there is rarely a result.
-  local there = #results > 0 and redis.pcall('EXISTS', unpack(results))
-  local asked = twice or there and there ~= 0   -- not a number if this user may not run EXISTS
+  local asked = twice or #results > 0 and call('EXISTS', unpack(results)) > 0
   for i, id in ipairs(ids) do
     local row = rows[i]
     local runs = row and runnable(row, sizes[i], deadlines[i], asked)

@@ -60,8 +60,8 @@ local function tell_reply(reply, request_id, status, values, n)
   local key = cfg.prefix .. 'reply:' .. reply
   local room, length, bytes = told[key], nil, 0
   if not room then
-    length = redis.pcall('XLEN', key)   -- not a number if this user may not run XLEN, or the key has another type
-    room = type(length) == 'number' and 200 - length or 0
+    length = call_if_typed('XLEN', key) or 0
+    room = 200 - length
   end
   for i = 2, values and n or 0, 2 do bytes = bytes + string.len(values[i]) end
   if values and room > 0 and bytes <= 4096 then
@@ -70,7 +70,7 @@ local function tell_reply(reply, request_id, status, values, n)
   else
     tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
   end
-  if length and (type(length) ~= 'number' or length == 0) then call('PEXPIRE', key, cfg.result_ttl_ms) end
+  if length == 0 then call('PEXPIRE', key, cfg.result_ttl_ms) end
   told[key] = room - 1
 end
 
