@@ -20,7 +20,7 @@ TAKEN_OUT = tuple(
         "tenants: what was ready before them takes turns too": "what_was_ready_before_tenants_came_is_one_tenants",
         "tenants: what is ready no more waits no more": "a_cancelled_or_expired_request_leaves_the_index",
         "tenants: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
-        "tenants: what another has taken is not charged": "what_another_has_taken_is_not_charged",
+        "tenants: what is not ready is not charged": "what_is_not_ready_is_neither_taken_nor_charged",
         "tenants: what did not run is not charged": "what_does_not_run_is_not_charged",
         "tenants: a charge that nobody settled is given back": (
             "a_charge_that_nobody_settled_is_given_back_at_the_next_pick"
@@ -31,13 +31,9 @@ TAKEN_OUT = tuple(
         ),
         "set_tenant: the newest values count": "of_what_is_set_of_a_tenant_the_newest_counts",
         "set_tenant: a clock that was set back makes nothing older": "an_operator_sets_a_tenant_whatever_the_clock_was",
-        "upkeep: what an earlier release staged takes turns": (
-            "the_housekeeping_puts_what_an_earlier_release_staged_into_the_index"
-        ),
-        "upkeep: what is ready no more leaves the index": (
-            "the_housekeeping_puts_what_an_earlier_release_staged_into_the_index"
-        ),
-        "upkeep: a walk ends where nothing is ready": "nothing_is_left_of_what_workers_of_an_earlier_release_took",
+        "upkeep: what stands in no index takes turns": "what_was_taken_out_of_the_index_takes_turns_again",
+        "upkeep: what is ready no more leaves the index": ("nothing_is_left_of_an_index_whose_ready_set_was_deleted"),
+        "upkeep: a walk ends where nothing is ready": "nothing_is_left_of_an_index_whose_ready_set_was_deleted",
         "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
         "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
         "upkeep: what operators set counts within seconds": (

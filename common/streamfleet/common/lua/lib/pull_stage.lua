@@ -125,11 +125,12 @@ local function stage_lane(lane, entries, moved)
       here[item[1]] = {item[2], size, deadline, given, tenant}
       find_home(lane, item[1], rank, item[2], session, size)
       if tenant then rows = rows or {} end
-      if rows then rows[#rows + 1] = {item[1], rank, tenant or false, item[2], not again and #add / 2 - 1 or nil} end
+      if rows then rows[#rows + 1] = {item[1], rank, tenant, item[2]} end
     end
   end
-  if rows and #rows > 0 and tenants() then tenants().add_all(lane, rows) end
-  return #add > 2 and call(unpack(add)) or 0, bytes, largest, fresh, ended
+  local added = add[3] and call(unpack(add)) or 0
+  if rows and rows[1] and tenants() then tenants().add(lane, rows) end
+  return added, bytes, largest, fresh, ended
 end
 
 -- Bounded in entries and bytes, because XREADGROUP copies bodies into Lua; the chunk grows with the sizes seen, so that

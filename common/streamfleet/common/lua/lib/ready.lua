@@ -16,10 +16,10 @@ local function make_ready(lane, id, fields)
   keep_enqueued_ms(lane, id)
   local bytes, deadline, _, tenant, _, session = skim_entry(lane, id, fields)
   local rank = AFFINITY.rank(lane, id, deadline, fields)
-  local shared = sharing() or tenant and tenants()
-  if shared then shared.add(lane, id, rank, tenant, fields) end
+  local added, shared = call('ZADD', ready_key(lane), rank, encode_id(id)), sharing() or tenant and tenants()
+  if shared and (tenant or shared.shares(lane)) then shared.add(lane, {{id, rank, tenant, fields}}) end
   find_home(lane, id, rank, fields, session, bytes)
-  return bytes, call('ZADD', ready_key(lane), rank, encode_id(id))
+  return bytes, added
 end
 
 -- An entry's rank has come and its deadline has not: it went ahead as a turn of a program, and goes by its deadline from

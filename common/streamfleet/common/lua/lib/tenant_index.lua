@@ -54,8 +54,7 @@ local function add_index(t)
 
     -- The value of the field `tenants` of SCHED while a tenant is known.
     function t.rules()
-      local number = redis.pcall('HLEN', TENANTS)
-      return type(number) == 'number' and number > 0 and RULES or '1'
+      return (call_if_typed('HLEN', TENANTS) or 0) > 0 and RULES or '1'
     end
 
     -- Numbers by name; the tenant's weight, and the most that it may run at once.
@@ -167,67 +166,61 @@ local function add_index(t)
     end
   end
 
-  -- Requests that were ready before the lane had a tenant stand in no index. They get there in order of rank, as far as
-  -- they are needed: SCHED has the rank and member up to which that is done, and a member above theirs.
+  -- Requests that were ready before the lane had a tenant, or whose index was lost, stand in none. They get there in order
+  -- of rank, as far as they are needed: SERVED has the rank and member up to which that is done.
   local function add_walk(t, indexed)
-    local bare = {}
-    table.insert(t.begins, function() if next(bare) then bare = {} end end)
+    local chunks = {}   -- by lane: number of those that this call has read
+    table.insert(t.begins, function() if next(chunks) then chunks = {} end end)
 
-    function t.bare(lane)
-      if bare[lane] == nil then
-        local rank, last, mark = string.match(call('HGET', SCHED, 'bare:' .. lane) or '', '^(%d+) (%S*) (%S+)$')
-        bare[lane] = rank and {rank = tonumber(rank), last = last, mark = mark, walks = 0} or false
-      end
-      return bare[lane] and not bare[lane].done and bare[lane]
+    local function field(lane) return 'walk|' .. DIGITS[lane] end
+
+    -- True while such requests may be left.
+    function t.bare(lane) return t.get(field(lane)) and true or false end
+
+    function t.begin_walk(lane)
+      t.put(field(lane), '0 ')
+      t.enter(lane, '')
     end
 
-    -- Later entries are put into the index at once.
-    function t.begin_walk(lane, mark)
-      mark = mark or look_at_sched()[3 + lane] and 'Z' or encode_id(string.format('%.0f-0', now_ms() + 1))
-      bare[lane] = {rank = 0, last = '', mark = mark, walks = 0}
-    end
+    function t.end_walk(lane) t.put(field(lane), false) end
 
-    local function walk(lane, at)
-      local ready, rank = ready_key(lane), string.format('%.0f', at.rank)
+    local function reached(lane) return string.match(t.get(field(lane)), '^(%d+) (%S*)$') end
+
+    local function walk(lane)
+      local ready, rank, last = ready_key(lane), reached(lane)
       local from = call('ZCOUNT', ready, '-inf', '(' .. rank)
       local to = from + call('ZCOUNT', ready, rank, rank)
       while from < to do   -- the first of equal rank behind `last`
         local middle = math.floor((from + to) / 2)
-        if call('ZRANGE', ready, middle, middle)[1] <= at.last then from = middle + 1 else to = middle end
+        if call('ZRANGE', ready, middle, middle)[1] <= last then from = middle + 1 else to = middle end
       end
-      local rows = call('ZRANGE', ready, from, from + 15, 'WITHSCORES')
-      for i = 1, #rows, 2 do
-        local id = decode_id(rows[i])
-        if id and rows[i] < at.mark then
+      local found, rows = call('ZRANGE', ready, from, from + 15, 'WITHSCORES'), {}
+      for i = 1, #found, 2 do
+        local id = decode_id(found[i])
+        if id then
           local fields = fetch_fields(lane, id) or {}   -- XDELed by hand: the pull that picks it counts it
           local bytes, _, _, tenant = skim_entry(lane, id, fields)
-          t.add(lane, id, rows[i + 1], tenant, fields)
-          if bytes > CHUNK_BYTES then at.walks = at.walks + 8 end   -- bodies are copied
+          rows[#rows + 1], rank, last = {id, found[i + 1], tenant, fields}, string.format('%.0f', found[i + 1]), found[i]
+          if bytes > CHUNK_BYTES then chunks[lane] = chunks[lane] + 8 end   -- bodies are copied
+        else
+          call('ZREM', ready, found[i])   -- written by hand: dropped
         end
-        if id then at.rank, at.last = tonumber(rows[i + 1]), rows[i] end
       end
-      at.walks, at.done = at.walks + 1, #rows < 32
+      t.add(lane, rows)
+      t.put(field(lane), #found == 32 and rank .. ' ' .. last)
     end
 
     -- The first members of a tenant in the index, or those after one, and true if it may have more than these.
     function t.heads(lane, name, most, after)
-      local found, at = indexed(lane, name, most, after), name == '' and t.bare(lane)
-      while at and not at.done and at.walks < 8
-          and (#found < most or tonumber(string.sub(found[most], 3, 18)) >= at.rank) do
-        walk(lane, at)
+      local found = indexed(lane, name, most, after)
+      chunks[lane] = chunks[lane] or 0
+      while name == '' and t.bare(lane) and chunks[lane] < 8
+          and (#found < most or tonumber(string.sub(found[most], 3, 18)) >= tonumber((reached(lane)))) do
+        chunks[lane] = chunks[lane] + 1
+        walk(lane)
         found = indexed(lane, name, most, after)
       end
-      return found, #found == most or at and not at.done
-    end
-
-    function t.write_walks()
-      for lane, at in pairs(bare) do
-        if at and at.done then
-          call('HDEL', SCHED, 'bare:' .. lane)
-        elseif at then
-          call('HSET', SCHED, 'bare:' .. lane, string.format('%.0f %s %s', at.rank, at.last, at.mark))
-        end
-      end
+      return found, #found == most or name == '' and t.bare(lane)
     end
   end
 
@@ -274,7 +267,7 @@ local function add_index(t)
 
   add_walk(t, indexed)
 
-  -- True if tenants share the lane: something waits in the index, or what was there before them still waits.
+  -- True if tenants share the lane: something waits in the index, or may be on its way there.
   -- With `anew`, of now; else as it was before the script took something.
   function t.shares(lane, anew)
     if anew or not shared[lane] then
@@ -284,40 +277,30 @@ local function add_index(t)
     return shared[lane] and true or false
   end
 
-  local function begin_sharing()
-    if some_tenants then return end
-    some_tenants = t.rules()
-    call('HSET', SCHED, 'tenants', some_tenants)
-  end
-
-  -- An entry becomes ready. `staged`: number of entries that are staged with it, if it was never ready before.
-  function t.add(lane, id, rank, raw, fields, staged)
-    if not t.shares(lane) then
-      if not raw then return end
-      shared[lane] = true
-      begin_sharing()
-      if (staged or 1) > 1 or call('ZCARD', ready_key(lane)) > 0 then
-        -- @guard tenants: what was ready before them takes turns too
-        t.begin_walk(lane, staged and encode_id(id))
-        t.enter(lane, '')
-      end
-    end
-    local name, bytes, limit = t.name(raw), t.size(fields)
-    t.add_to_index(member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)
-    t.enter(lane, name, bytes, tonumber(limit))
-  end
-
-  -- The same for many: rows of its other arguments.
-  function t.add_all(lane, rows)
+  -- Entries are ready now: rows of stream id, rank, tenant or nil, and fields.
+  function t.add(lane, rows)
     local names, some = {['']=true}, {''}
     for _, row in ipairs(rows) do
       local name = row[3]
       if name and not names[name] and #name <= 256 then names[name], some[#some + 1] = true, name end
     end
-    begin_sharing()
+    if not some_tenants then
+      some_tenants = t.rules()
+      call('HSET', SCHED, 'tenants', some_tenants)
+    end
     t.fetch_records(some)
     t.load_turns(lane, some)
-    for _, row in ipairs(rows) do t.add(lane, unpack(row, 1, 5)) end
+    if not t.shares(lane) then
+      shared[lane] = true
+      -- @guard tenants: what was ready before them takes turns too
+      if call('ZCARD', ready_key(lane)) > #rows then t.begin_walk(lane) end
+    end
+    for _, row in ipairs(rows) do
+      local id, rank, raw, fields = unpack(row, 1, 4)
+      local name, bytes, limit = t.name(raw), t.size(fields)
+      t.add_to_index(member_of(lane, name, rank, encode_id(id)) .. bytes .. ' ' .. limit)
+      t.enter(lane, name, bytes, tonumber(limit))
+    end
   end
 
   -- An entry is ready no more, and no pull took it. `rank`: as in the ready set; nothing is done without one.
@@ -338,7 +321,6 @@ local function add_index(t)
   -- Everything that has changed is written. Each script does this once, at its end.
   function t.flush()
     t.write_records()
-    t.write_walks()
     t.write_state()
     -- @guard tenants: somebody is woken for who may run one more
     if t.unblocked then

@@ -1,7 +1,7 @@
 -- @include tenants
 -- Tenants: a pull takes entries of those that were charged least.
 local function add_pick(t)
-  local NEARLY_LATE_MS, AHEAD, MOST_STALE, MOST_ROUNDS = 3000, 3, 256, 256
+  local NEARLY_LATE_MS, AHEAD, MOST_ROUNDS = 3000, 3, 256
   local NONE = {}
   local looked = {}   -- by lane: true if its nearly late were looked for
   local passed        -- number of entries that a `pop` left to others
@@ -105,27 +105,23 @@ local function add_pick(t)
     return true
   end
 
-  -- Takes picked entries out of the ready set and the index. Returns the number of those that were not ready: a worker
-  -- of an earlier release has taken them.
+  -- Takes picked entries out of the ready set and the index. What is not ready, because the ready set was changed by hand, is
+  -- not taken: it may run.
   local function take_out(lane, picked, gone, ids)
-    local members, stale = {nil}, 0
+    local members = {nil}
     for i = 1, #picked do members[i], gone[#gone + 1] = picked[i].ready, picked[i].member end
-    for from = 1, #members, 400 do
-      local to = math.min(from + 399, #members)
-      for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members, from, to))) do
-        local row = picked[from + i - 1]
-        if rank then
-          ids[#ids + 1], t.ranks[row.id] = row.id, rank
-        else
-          -- @guard tenants: what another has taken is not charged
-          take_back(row)
-          stale = stale + 1
-        end
+    if gone[1] then call('ZREM', WAITING, unpack(gone)) end
+    if not members[1] then return end
+    for i, rank in ipairs(call('ZMSCORE', ready_key(lane), unpack(members))) do
+      local row = picked[i]
+      if rank then
+        ids[#ids + 1], t.ranks[row.id] = row.id, rank
+      else
+        -- @guard tenants: what is not ready is not charged
+        take_back(row)
       end
-      call('ZREM', ready_key(lane), unpack(members, from, to))
     end
-    for i = 1, #gone, 400 do call('ZREM', WAITING, unpack(gone, i, math.min(i + 399, #gone))) end
-    return stale
+    call('ZREM', ready_key(lane), unpack(members))
   end
 
   -- Writes the turns that a round has changed.
@@ -141,24 +137,19 @@ local function add_pick(t)
     t.store_turns(lane, scores)
   end
 
-  -- Picks a row. Returns the most tokens that a tenant had when it was picked, so far `reached`.
-  local function pick(row, picked, gone, reached)
-    if t.picks[row.id] then   -- it stands there twice
-      gone[#gone + 1] = row.member
-      return reached
-    end
-    local before = row.tenant.tokens
+  local function pick(lane, row, picked)
+    local tenant = row.tenant
+    t.reached[lane] = math.max(t.reached[lane] or 0, tenant.tokens)
     picked[#picked + 1] = row
-    row.tenant.tokens = before + charge(row)
-    return math.max(reached, before)
+    tenant.tokens = tenant.tokens + charge(row)
   end
 
-  -- Returns the number of entries in the index that were none.
+  -- Returns the number of entries in the index that were not to be taken.
   local function round(lane, rows, wanted, ids, worker)
     local queue = {tenants = tenants_of(rows), at = 1, charged = {nil}, charged_at = 1}
-    local picked, left, gone, touched, reached = {nil}, nil, {nil}, {nil}, 0
-    wanted = wanted - #ids
-    while #picked < wanted and #gone < MOST_STALE do
+    local picked, left, gone, touched, before = {nil}, nil, {nil}, {nil}, #ids
+    wanted = wanted - before
+    while #picked < wanted and #gone < MOST_ROUNDS do
       local tenant = take_first(queue)
       if not tenant then break end
       local record, member = tenant.record, nil
@@ -167,7 +158,7 @@ local function add_pick(t)
       if member then
         local ready, bytes, limit = string.match(member, '^([^%z]*)%z(%d*) ?(%d*)$', #tenant.name + 19)
         local id = ready and decode_id(ready)
-        if not id then
+        if not id or t.picks[id] then   -- written by hand, or it stands there twice
           gone[#gone + 1] = member
         else
           local row = {tenant = tenant, name = tenant.name, id = id, member = member, ready = ready,
@@ -176,50 +167,38 @@ local function add_pick(t)
             left = left or {}
             left[#left + 1] = row
           else
-            reached = pick(row, picked, gone, reached)
+            pick(lane, row, picked)
           end
         end
         put_back(queue, tenant)
       end
     end
     for _, row in ipairs(left or NONE) do
-      if #picked < wanted then reached = pick(row, picked, gone, reached) else row.tenant.left = true end
+      if #picked < wanted and not t.picks[row.id] then pick(lane, row, picked) else row.tenant.left = true end
     end
-    local none = #gone
-    local stale = take_out(lane, picked, gone, ids)
+    take_out(lane, picked, gone, ids)
     end_round(lane, touched)
-    t.reached[lane] = math.max(t.reached[lane] or 0, reached)
-    return none + stale
+    return #gone - (#ids - before)
   end
 
   -- Takes up to `wanted` entries out of the ready set, as `pop` does, and returns their stream ids; nil if tenants do not
   -- share the lane.
   function t.pop(lane, wanted, worker)
-    local ids, stale = {nil}, 0
+    local ids, rounds = {nil}, 0
     passed = 0
     -- Some more if entries may be passed over.
     local more = (some_interrupted or homing()) and 16 or 0
     local rows = t.lowest(lane, wanted + more)
-    if not rows[1] and not (t.takes_turns(lane) and t.shares(lane)) then return nil end
     if rows[1] and not looked[lane] then   -- once in a call
       looked[lane], ids[1] = true, nearly_late(lane, worker)
       if ids[1] and wanted > 1 then rows = t.lowest(lane, wanted - 1 + more) end
     end
-    local rounds = 0
-    while #ids < wanted and rows[1] and rounds < MOST_ROUNDS and stale < MOST_STALE do
-      stale = stale + round(lane, rows, wanted, ids, worker)
-      rounds = rounds + 1
+    while #ids < wanted and rows[1] and rounds < MOST_ROUNDS do
+      rounds = rounds + 1 + round(lane, rows, wanted, ids, worker)
       if #ids < wanted then rows = t.lowest(lane, wanted - #ids + more) end
     end
-    -- A worker of an earlier release may have staged entries that are in no index; with nothing else left, they go by rank.
     -- @guard tenants: what stands in no index is taken too
-    if #ids < wanted and not t.shares(lane, true) then
-      local some = call('ZPOPMIN', ready_key(lane), wanted - #ids)
-      for i = 1, #some, 2 do
-        local id = decode_id(some[i])
-        if id then ids[#ids + 1], t.ranks[id] = id, some[i + 1] end
-      end
-    end
+    if not ids[1] and not (t.takes_turns(lane) and t.shares(lane, true)) then return nil end
     return ids
   end
 end

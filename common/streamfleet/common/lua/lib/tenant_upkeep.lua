@@ -1,47 +1,30 @@
 -- @include tenants
--- Tenants: the housekeeping's part. A worker of an earlier release takes, returns and ends requests without a look at
--- turns and charges; here both are brought to what is there, a bounded part in each call.
+-- Tenants: the housekeeping's part. What was deleted or moved by hand leaves turns and charges behind; here both are
+-- brought to what is there, a bounded part in each call.
 local function tidy_tenants()
   local t = sharing()
   if not t then return end
   local PART, FORGET_MS = 200, 3600000
 
-  -- Entries that are ready and in no index, and those in the index that are not ready.
+  -- Pulls put what stands in no index there, and drop what they pick and is not ready; but not where nothing is ready.
   local function check_index(lane)
-    local ready, place = call('ZCARD', ready_key(lane)), 'place|' .. lane
+    local ready = call('ZCARD', ready_key(lane))
     t.write_index()
-    local walk = t.bare(lane)
+    local indexed = call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1)
+    -- @guard upkeep: what stands in no index takes turns
+    if ready > indexed and not t.bare(lane) then t.begin_walk(lane) end
+    if ready > 0 then return end
     -- @guard upkeep: a walk ends where nothing is ready
-    if walk and ready == 0 then
-      walk.done = true
-      if not t.heads(lane, '', 1)[1] then t.leave(lane, '') end
-    end
-    if ready == call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1) then return end
-    local from, bytes, rows = tonumber(t.get(place) or 0) or 0, 0, {}
-    if from < ready and not walk then rows = call('ZRANGE', ready_key(lane), from, from + PART - 1, 'WITHSCORES') end
-    for i = 1, #rows, 2 do
-      if bytes >= cfg.copied_bytes then break end
-      from = from + 1
-      local id = decode_id(rows[i])
-      local fields = id and fetch_fields(lane, id)
-      if fields then
-        local size, _, _, tenant = skim_entry(lane, id, fields)
-        -- @guard upkeep: what an earlier release staged takes turns
-        t.add(lane, id, rows[i + 1], tenant, fields)
-        bytes = bytes + size
-      end
-    end
-    t.put(place, tostring(from < ready and from or 0))
-    local behind = t.get('behind|' .. lane) or lane
-    t.write_index()
-    local members = call('ZRANGEBYLEX', WAITING, '(' .. behind, '(' .. lane + 1, 'LIMIT', 0, PART)
-    for _, member in ipairs(members) do
-      local name, known = string.match(member, '^%d(.-)%z%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d(.-)%z')
+    t.end_walk(lane)
+    local names = {['']=true}
+    for _, member in ipairs(call('ZRANGEBYLEX', WAITING, '[' .. lane, '(' .. lane + 1, 'LIMIT', 0, PART)) do
       -- @guard upkeep: what is ready no more leaves the index
-      if not known or not call('ZSCORE', ready_key(lane), known) then call('ZREM', WAITING, member) end
-      if name and not t.heads(lane, name, 1)[1] then t.leave(lane, name) end
+      call('ZREM', WAITING, member)
+      names[string.match(member, '^%d([^%z]*)')] = true
     end
-    t.put('behind|' .. lane, #members == PART and members[PART] or tostring(lane))
+    for name in pairs(names) do
+      if not t.heads(lane, name, 1)[1] then t.leave(lane, name) end
+    end
   end
 
   local shared, some_shared = {}, false   -- by lane: true if something waits in the index; true if it does in one
@@ -103,9 +86,7 @@ local function tidy_tenants()
   if not whole then return end
   t.put('pass', false)
   if some_shared or charges > 0 then return end
-  for lane = 1, LANE_COUNT do
-    for _, what in ipairs({'level|', 'place|', 'behind|'}) do t.put(what .. lane, false) end
-  end
+  for lane = 1, LANE_COUNT do t.put(t.level_field(lane), false) end
   if records == 0 then
     -- @guard upkeep: without tenants nothing is asked
     call('HDEL', SCHED, 'tenants')

@@ -8,7 +8,8 @@
 --   waiting: '<lane><tenant>\0<rank><member of ready>\0<bytes of the body> <asked limit>' of what is ready, by name.
 --   turns:<lane>: tenants by the tokens that they were charged for their weight; below zero while they do not wait.
 --   served: 't|<tenant>' its record, packed numbers; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'level|<lane>' the
---     most tokens that a tenant had when it was picked; 'known' the number of records.
+--     most tokens that a tenant had when it was picked; 'walk|<lane>' how far the index is made of what was ready before
+--     there was one; 'known' the number of records.
 --   tenants: tenant to '<weight> <most running at once> <when it was set> <API key or ->', by operators and gateways.
 -- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked:
 -- the functions are made only if it has.
@@ -17,17 +18,11 @@ local all_tenants, made_tenants   -- the functions; the same if this call may us
 made_tenants = nil
 -- @end
 
--- Access rules of an earlier release do not allow these keys. Asked in this way, Redis logs no refusal.
-local function may_share() return not redis.acl_check_cmd or redis.acl_check_cmd('ZMSCORE', turns_key(1), '') end
-
--- Returns a table of functions; false where access rules of an earlier release forbid these keys, or one was
--- overwritten by hand.
+-- Returns a table of functions; false where one of the keys was overwritten by hand.
 local function tenants()
   if made_tenants == nil then
-    local usable = may_share() and type(redis.pcall('HLEN', SERVED)) == 'number'
-      and type(redis.pcall('ZCARD', WAITING)) == 'number'
     -- @guard tenants: keys of another type are left alone
-    made_tenants = usable
+    made_tenants = call_if_typed('HLEN', SERVED) ~= nil and call_if_typed('ZCARD', WAITING) ~= nil
     if made_tenants == false then return false end
     if not all_tenants then
       all_tenants = {begins = {}}
