@@ -8,7 +8,6 @@ import pytest
 
 from streamfleet.common.broker.types import Claim, Lease, RenewCode
 from tests.scripts.harness import NOW, Queue
-from tests.scripts.test_refusals import without
 
 OUT = b"7 state"
 
@@ -100,8 +99,9 @@ async def cancel(queue: Queue) -> None:
 
 
 async def cancel_what_is_found_at_its_turn(queue: Queue) -> None:
-    async with without(queue, "xdel"):
-        assert await queue.broker.cancel("r1")
+    await queue.command("SET", queue.keys.dead, "by hand")
+    assert await queue.broker.cancel("r1")
+    await queue.command("DEL", queue.keys.dead)
     assert (await queue.pull()).dropped == 1
 
 

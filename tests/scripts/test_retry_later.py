@@ -7,7 +7,6 @@ import json
 from streamfleet.common.broker.types import Retry, RetryCode
 from tests.scripts.harness import ERROR, NOW, PATIENCE, Queue, entry, ids
 from tests.scripts.keyspace import changed
-from tests.scripts.test_refusals import without
 
 
 async def test_a_retry_is_delayed_with_its_attempt_counted(queue: Queue) -> None:
@@ -176,8 +175,9 @@ async def test_a_delayed_entry_deleted_by_hand_is_counted_as_vanished(queue: Que
 
 async def test_a_cancelled_delayed_request_ends_when_it_is_due(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", id="r1"), 10)
-    async with without(queue, "xdel"):  # so its entry stays
-        await queue.broker.cancel("r1")
+    await queue.command("SET", queue.keys.dead, "by hand")  # so its entry stays
+    await queue.broker.cancel("r1")
+    await queue.command("DEL", queue.keys.dead)
     later = queue.at(NOW + 10)
     await later.broker.promote()
     assert (await later.pull()).dropped == 1

@@ -203,7 +203,6 @@ MUTANTS = (
         HISTORY,
         2,
     ),
-    Mutant("expire: no longer ready", seed=10),
     Mutant(
         "expire: a backlog without deadlines hides none",
         caught_by="expire.a_deadline_behind_a_backlog_without_any_is_found",

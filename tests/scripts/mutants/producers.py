@@ -128,7 +128,7 @@ MUTANTS = (
         "cancel: what a watcher has was not staged yet",
         caught_by="cancel.one_that_a_watcher_was_just_given_leaves_its_lane_and_the_watcher_goes_on",
     ),
-    Mutant("cancel: no longer ready", caught_by="cancel.one_that_waits_staged_leaves_its_lane_at_once"),
+    Mutant("leave: no longer ready", caught_by="cancel.one_that_waits_staged_leaves_its_lane_at_once"),
     Mutant("cancel: no longer delayed", caught_by="cancel.one_that_waits_for_its_next_try_leaves_its_lane_at_once"),
     Mutant(
         "cancel: its result outlives what it may still meet",

@@ -129,8 +129,8 @@ MUTANTS = (
     ),
     Mutant(
         "pop: an entry that waits for another worker is passed over",
-        "local stays = id and passed < 16 and waits_for_another(lane, id, worker)",
-        "local stays = false",
+        "if id and some_interrupted and #others < 16 and waits_for_another(lane, id, worker) then",
+        "if false then",
         "kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
     ),
     Mutant(
@@ -143,8 +143,8 @@ MUTANTS = (
     ),
     Mutant(
         "pop: a bounded number of entries is passed over",
-        "id and passed < 16 and",
-        "id and",
+        "some_interrupted and #others < 16 and",
+        "some_interrupted and",
         "kept.a_bounded_number_is_passed_over",
     ),
     Mutant(

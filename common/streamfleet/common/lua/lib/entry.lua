@@ -148,7 +148,7 @@ end
 local function request_id_of(given, lane, id) return usable_name(given) or entry_name(lane, id) end
 local function rank_of(lane, id, deadline) return deadline or enqueued_ms(lane, id) + cfg.patience_ms end
 
--- {id=request id, deadline=ms or nil, reply=name or nil, bytes=size, enqueued=ms, named=fields by name}
+-- {id=request id, deadline=ms or nil, reply=name or nil, bytes=size, enqueued=ms, fields=as given, named=fields by name}
 local function read_entry(lane, id, fields)
   local bytes, deadline, given = skim_entry(lane, id, fields)
   local named = {}
@@ -159,6 +159,7 @@ local function read_entry(lane, id, fields)
     reply = usable_name(named.reply),
     bytes = bytes,
     enqueued = enqueued_ms(lane, id),
+    fields = fields,
     named = named,
   }
 end

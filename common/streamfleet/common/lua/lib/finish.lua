@@ -155,7 +155,6 @@ end
 -- Makes an entry ready, or ends it if it must not run: the housekeeping examines only ranks that the clock has yet to
 -- reach. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
 local function come_back(lane, id, fields)
-  keep_enqueued_ms(lane, id)
   local bytes, ended = end_unfit(lane, id, fields)
   if ended then return bytes, 0, 1 end
   local _, ready = make_ready(lane, id, fields)

@@ -20,11 +20,7 @@ local function take_out(lane, entry_id, entry, delivered)
     -- @guard cancel: counted as staged where no pull staged it
     count('staged')
   end
-  local rank = (sharing() or homing()) and call('ZSCORE', ready_key(lane), member)
-  leave_home(lane, entry_id, rank)
-  if sharing() then sharing().remove(lane, entry_id, entry.named.tenant, rank) end
-  -- @guard cancel: no longer ready
-  call('ZREM', ready_key(lane), member)
+  leave_ready(lane, entry_id, entry.fields)
   -- @guard cancel: no longer delayed
   call('ZREM', DELAYED, entry_field(lane, entry_id))
   discard_duplicate(lane, entry_id, entry)

@@ -67,32 +67,27 @@ local function pop(lane, wanted, worker)
     local taken = shared.pop(lane, wanted, worker)
     if taken then return taken end
   end
-  local ids = {nil}
-  if not some_interrupted then
-    local some = call('ZPOPMIN', ready_key(lane), wanted)
-    for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end
-    return ids
-  end
-  local popped, others, passed = {}, 0, 0
+  local ids, others = {nil}, {nil}
   repeat
-    local some = call('ZPOPMIN', ready_key(lane), wanted - others)
+    local some = call('ZPOPMIN', ready_key(lane), wanted - #ids)
     for i = 1, #some, 2 do
       local id = decode_id(some[i])   -- an invalid id is dropped here
-      local stays = id and passed < 16 and waits_for_another(lane, id, worker)
-      if stays then passed = passed + 1 else others = others + 1 end
-      if id then popped[#popped + 1] = {id, stays, some[i + 1], some[i]} end
+      if id and some_interrupted and #others < 16 and waits_for_another(lane, id, worker) then
+        others[#others + 1] = {id, some[i + 1], some[i]}
+      else
+        ids[#ids + 1] = id
+      end
     end
-  until #some == 0 or others >= wanted
-  local missing = wanted - others
-  for _, row in ipairs(popped) do
-    local id, stays, rank, member = unpack(row)
+  until not some_interrupted or #some == 0 or #ids >= wanted
+  for _, row in ipairs(others) do
+    local taken = false
     -- @guard pop: an entry that waits for another worker is taken if there is no other
-    if stays and missing > 0 then stays, missing = false, missing - 1 end
-    if stays then
-      -- @guard pop: an entry that waits for another worker stays ready
-      call('ZADD', ready_key(lane), rank, member)
+    taken = #ids < wanted
+    if taken then
+      ids[#ids + 1] = row[1]
     else
-      ids[#ids + 1] = id
+      -- @guard pop: an entry that waits for another worker stays ready
+      call('ZADD', ready_key(lane), row[2], row[3])
     end
   end
   return ids

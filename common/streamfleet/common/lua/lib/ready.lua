@@ -1,14 +1,19 @@
 -- @include tenants
 -- @include affinity
--- An entry becomes ready, or is about to be ready no more: the indexes beside the ready sets follow.
+-- An entry becomes ready, or is ready no more: the indexes beside the ready sets follow.
 
--- An entry is about to be ready no more, and no pull takes it. `rank`: as in the ready set; false if it was not there.
-local function leave_index(lane, id, fields, rank)
+-- An entry is ready no more, and no pull takes it. Returns its rank; false if it was not ready.
+local function leave_ready(lane, id, fields)
+  local rank, shared = call('ZSCORE', ready_key(lane), encode_id(id)), sharing()
+  if not rank then return false end
   leave_home(lane, id, rank)
-  local shared = sharing()
-  if not shared then return end
-  local _, _, _, tenant = skim_entry(lane, id, fields)
-  shared.remove(lane, id, tenant, rank)
+  if shared then
+    local _, _, _, tenant = skim_entry(lane, id, fields)
+    shared.remove(lane, id, tenant, rank)
+  end
+  -- @guard leave: no longer ready
+  call('ZREM', ready_key(lane), encode_id(id))
+  return rank
 end
 
 -- Returns the entry's size, and 1 unless it was ready before.
@@ -24,10 +29,10 @@ end
 
 -- An entry's rank has come and its deadline has not: it went ahead as a turn of a program, and goes by its deadline from
 -- now on. Returns false for an entry without a deadline.
-function AFFINITY.end_lead(lane, id, fields, rank)
+function AFFINITY.end_lead(lane, id, fields)
   local _, deadline = skim_entry(lane, id, fields)
   if not deadline or deadline <= now_ms() then return false end
-  leave_index(lane, id, fields, rank)
+  leave_ready(lane, id, fields)
   -- @guard program: a turn that has waited long goes by its own deadline
   make_ready(lane, id, fields)
   return true

@@ -26,8 +26,7 @@ local function look_at_ready(lane, member)
   -- @guard repair: listed, and gone since
   if not call('ZSCORE', ready_key(lane), member) then return end
   local id = decode_id(member)
-  local known = id ~= nil
-  local sound = known and id and encode_id(id) == member and id or nil
+  local sound = id and encode_id(id) == member and id or nil
   look_at_waiting(lane, sound, member, 'ready', is_delayed, function() call('ZREM', ready_key(lane), member) end)
 end
 

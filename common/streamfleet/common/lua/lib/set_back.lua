@@ -39,10 +39,9 @@ local function rank_anew(lane)
     from, looked = item[1], looked + 1
     bytes = bytes + skim_entry(lane, from, item[2])
     if not kept_enqueued_ms(lane, from) then
-      local rank = call('ZSCORE', ready_key(lane), encode_id(from))
-      leave_index(lane, from, item[2], rank)
+      local was_ready = leave_ready(lane, from, item[2])
       keep_enqueued_ms(lane, from)
-      if rank then make_ready(lane, from, item[2]) end
+      if was_ready then make_ready(lane, from, item[2]) end
     end
   end
   if looked == LOOKED_AT or bytes >= cfg.copied_bytes then
