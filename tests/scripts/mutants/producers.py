@@ -83,8 +83,8 @@ MUTANTS = (
     ),
     Mutant(
         "cancel: the first entry of a lane is read alone",
-        "chunk = bytes == 0 and 1 or math.max",
-        "chunk = math.max",
+        "local looked, bytes, chunk = 0, 0, 1",
+        "local looked, bytes, chunk = 0, 0, 64",
         "cancel.a_long_queue_is_looked_through_in_bounded_calls",
     ),
     Mutant(
@@ -188,12 +188,15 @@ MUTANTS = (
     Mutant("requeue: the dead letter goes"),
     Mutant("requeue: the result is forgotten"),
     Mutant(
-        "audit: bytes are bounded", " and bytes < 4194304 do", " do", "audit.counting_copies_a_bounded_number_of_bytes"
+        "audit: bytes are bounded",
+        "bound + 1, 4194304,",
+        "bound + 1, 1e9,",
+        "audit.counting_copies_a_bounded_number_of_bytes",
     ),
     Mutant(
         "audit: entries are bounded",
-        "while counted <= bound and",
-        "while",
+        "bound + 1, 4194304,",
+        "1e9, 4194304,",
         "audit.too_many_undelivered_entries_are_not_counted_and_no_problem",
     ),
 )

@@ -230,7 +230,7 @@ MUTANTS = (
         argument="lane deleted",
     ),
     Mutant(
-        "repair: not behind the last stream id",
+        "info: not behind the last stream id",
         caught_by="repair.the_last_stream_id_that_there_can_be_is_looked_at_as_any",
     ),
 )

@@ -6,26 +6,11 @@
 --   nobody, undelivered or -1 if more than the bound, entries ever added or -1 if the server does not know}; and the
 --   tenants' records and charges as a flat list (lib/tenants.lua).
 local bound = tonumber(ARGV[2])
-local LAST_ID = '18446744073709551615-18446744073709551615'
-
-local function size_of(fields)
-  local bytes = 0
-  for _, text in ipairs(fields) do bytes = bytes + #text end
-  return bytes
-end
 
 local function undelivered(lane, last)
-  local counted, bytes, chunk = 0, 0, 1
-  while counted <= bound and bytes < 4194304 do
-    if last == LAST_ID then return counted end   -- nothing can follow it, and XRANGE refuses to look
-    local entries = call('XRANGE', lane_key(lane), '(' .. last, '+', 'COUNT', chunk)
-    for _, entry in ipairs(entries) do bytes = bytes + size_of(entry[2]) end
-    counted = counted + #entries
-    if #entries < chunk then return counted end
-    last = entries[#entries][1]
-    chunk = math.max(1, math.min(chunk * 2, 128, MOST_UNSEEN, math.floor(CHUNK_BYTES * counted / bytes)))
-  end
-  return -1
+  local counted = 0
+  local reached = read_lane(lane, last, '+', bound + 1, 4194304, function() counted = counted + 1 end)
+  return reached == '' and counted or -1
 end
 
 local function audit_lane(lane)

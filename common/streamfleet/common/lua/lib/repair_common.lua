@@ -15,13 +15,6 @@ local function delivered_up_to(lane)
   return last_delivered[lane][2], last_delivered[lane][1]
 end
 
--- Start of a range behind an id; nil for the largest id, which nothing can follow and which Redis refuses here.
-local function start_behind(id)
-  -- @guard repair: not behind the last stream id
-  if id == '18446744073709551615-18446744073709551615' then return nil end
-  return id == '' and '-' or '(' .. id
-end
-
 local function delivered(lane, id) return encode_id(id) <= encode_id(delivered_up_to(lane)) end
 
 local function pending_row(lane, id)

@@ -11,19 +11,8 @@ local function look_at_entry(lane, id, fields)
 end
 
 local function look_at_lane(lane, after, most)
-  local last, looked, chunk = delivered_up_to(lane), 0, 1
-  while looked < most and bytes < most_bytes do
-    local start = start_behind(after)
-    local entries = start and call('XRANGE', lane_key(lane), start, last, 'COUNT', chunk) or {}
-    for _, entry in ipairs(entries) do
-      look_at_entry(lane, entry[1], entry[2])
-      for _, text in ipairs(entry[2]) do bytes = bytes + #text end
-      looked, after = looked + 1, entry[1]
-    end
-    if #entries < chunk then return '' end
-    chunk = math.max(1, math.min(chunk * 2, most - looked, 64, math.floor(CHUNK_BYTES * looked / math.max(1, bytes))))
-  end
-  return after
+  local function look(id, fields) look_at_entry(lane, id, fields) end
+  return read_lane(lane, after, delivered_up_to(lane), most, most_bytes, look)
 end
 
 local function look_at_pending(lane, after, most)
