@@ -102,14 +102,8 @@ MUTANTS = (
         "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
     ),
     Mutant(
-        "tenants: the lowest goes first",
-        "if fresh and not (other and other.tokens < fresh.tokens) then",
-        "if fresh then",
-        "tenants.a_tenant_that_is_far_behind_goes_several_times",
-    ),
-    Mutant(
         "tenants: a tenant that was charged goes back to its place",
-        "charged[place - 1].tokens > tenant.tokens",
+        "queue[place - 1].tokens > tenant.tokens",
         "false",
         "tenants.tenants_that_wait_share_by_tokens_for_their_weight",
     ),

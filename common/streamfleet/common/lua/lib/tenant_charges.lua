@@ -96,8 +96,8 @@ local function add_charges(t)
     local charged = {nil, nil}
     for i = 1, #ids do charged[i] = charge_field(lane, ids[i]) end
     charged[#ids + 1] = t.level_field(lane)
-    local found = t.read(charged)
-    if t.reached[lane] then t.pass_level(lane, t.reached[lane], found[#ids + 1]) end
+    t.fetch(charged)
+    if t.reached[lane] then t.pass_level(lane, t.reached[lane]) end
     for i = 1, #ids do
       local pick, fields = t.picks[ids[i]], runs[i]
       local name = fields and (pick and pick.name == names[i] and pick.name or t.name(names[i]))
@@ -108,7 +108,7 @@ local function add_charges(t)
         pick = nil
       end
       if fields then
-        local before = charge_in(found[i])
+        local before = charge_in(t.get(charged[i]))
         -- @guard tenants: a charge that nobody settled is given back
         if before then settle_run(lane, before, 0) end
         -- @guard tenants: a pick is charged

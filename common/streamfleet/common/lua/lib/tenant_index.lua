@@ -124,9 +124,9 @@ local function add_index(t)
     -- comes a request below the level does not lower it for the next.
     function t.level(lane) return math.max(t.least(lane) or 0, reached(lane)) end
 
-    -- A tenant that had so many tokens is picked. `before`: the field of the level.
-    function t.pass_level(lane, tokens, before)
-      if tokens > (tonumber(before or nil) or 0) then t.put(t.level_field(lane), string.format('%.17g', tokens)) end
+    -- A tenant that had so many tokens is picked.
+    function t.pass_level(lane, tokens)
+      if tokens > reached(lane) then t.put(t.level_field(lane), string.format('%.17g', tokens)) end
     end
 
     -- A tenant waits, if it may run one more. `bytes`, `limit`: of a request that has come.

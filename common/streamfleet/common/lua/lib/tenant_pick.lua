@@ -32,25 +32,14 @@ local function add_pick(t)
     return queue
   end
 
-  -- A queue has tenants in order of their tokens. Those that were charged are in a list of their own, most of them at its end.
-  local function take_first(queue)
-    local fresh, other = queue.tenants[queue.at], queue.charged[queue.charged_at]
-    if fresh and not (other and other.tokens < fresh.tokens) then
-      queue.at = queue.at + 1
-      return fresh
-    end
-    queue.charged_at = queue.charged_at + (other and 1 or 0)
-    return other
-  end
-
+  -- A queue has tenants in order of their tokens. Most of those that were charged go to its end.
   local function put_back(queue, tenant)
-    local charged = queue.charged
-    local place = #charged + 1
-    while place > queue.charged_at and charged[place - 1].tokens > tenant.tokens do
-      charged[place] = charged[place - 1]
+    local place = #queue + 1
+    while place > 1 and queue[place - 1].tokens > tenant.tokens do
+      queue[place] = queue[place - 1]
       place = place - 1
     end
-    charged[place] = tenant
+    queue[place] = tenant
   end
 
   -- Charges a pick: a row with its id, its tenant's name, and the size and asked limit of its body. Returns what that is
@@ -146,11 +135,10 @@ local function add_pick(t)
 
   -- Returns the number of entries in the index that were not to be taken.
   local function round(lane, rows, wanted, ids, worker)
-    local queue = {tenants = tenants_of(rows), at = 1, charged = {nil}, charged_at = 1}
-    local picked, left, gone, touched, before = {nil}, nil, {nil}, {nil}, #ids
+    local queue, picked, left, gone, touched, before = tenants_of(rows), {nil}, nil, {nil}, {nil}, #ids
     wanted = wanted - before
     while #picked < wanted and #gone < MOST_ROUNDS do
-      local tenant = take_first(queue)
+      local tenant = table.remove(queue, 1)
       if not tenant then break end
       local record, member = tenant.record, nil
       if not tenant.touched then tenant.touched, touched[#touched + 1] = true, tenant end

@@ -43,15 +43,6 @@ local function add_state(t)
     end
   end
 
-  -- Values of fields, by place. They are not kept.
-  function t.read(fields)
-    local found = call('HMGET', SERVED, unpack(fields))
-    for i = 1, changed and #fields or 0 do
-      if known[fields[i]] ~= nil then found[i] = known[fields[i]] end
-    end
-    return found
-  end
-
   function t.get(field)
     local value = known[field]
     if value == nil then
