@@ -183,7 +183,7 @@ _LATE_AT_PULL = (
     "if true then return true end",
 )
 _NO_LIMITS_SEEN = (
-    "    return shared and shared.takes_turns(lane) and not shared.least(lane)",
+    "    return shared and not shared.least(lane)",
     "    return false and shared.least(lane)",
 )
 

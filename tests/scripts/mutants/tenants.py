@@ -11,7 +11,6 @@ TAKEN_OUT = tuple(
         "tenants: a charge is settled by what was used": "a_charge_is_settled_by_what_was_used",
         "tenants: nothing is left of a charge when its entry is removed": "an_entry_that_goes_takes_its_charge_along",
         "tenants: keys of another type are left alone": "keys_of_another_type_are_left_alone",
-        "tenants: turns of another type are left alone": "keys_of_another_type_are_left_alone",
         "tenants: their number is bounded": "the_number_of_tenants_is_bounded",
         "tenants: as many of a tenant run at once as it may": "as_many_of_a_tenant_run_as_it_may",
         "tenants: who may run one more waits again": "as_many_of_a_tenant_run_as_it_may",

@@ -24,7 +24,7 @@ function AFFINITY.add_index(h)
   -- True if all tenants that wait in the lane run as many as they may.
   local function at_limits(lane)
     local shared = shares(lane) and sharing()
-    return shared and shared.takes_turns(lane) and not shared.least(lane) and shared.shares(lane, true)
+    return shared and not shared.least(lane) and shared.shares(lane, true)
   end
 
   function h.write_index()

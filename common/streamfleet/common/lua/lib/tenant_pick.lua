@@ -186,7 +186,7 @@ local function add_pick(t)
       if #ids < wanted then rows = t.lowest(lane, wanted - #ids + more) end
     end
     -- @guard tenants: what stands in no index is taken too
-    if not ids[1] and not (t.takes_turns(lane) and t.shares(lane, true)) then return nil end
+    if not ids[1] and not t.shares(lane, true) then return nil end
     return ids
   end
 end

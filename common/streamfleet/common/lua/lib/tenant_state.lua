@@ -10,7 +10,6 @@ local function add_state(t)
   local more = {}                    -- names and values of more fields to write, which nothing reads in this call
   local turns, moved = {}, {}        -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
   local least = {}                   -- by lane: the least tokens of who waits, as far as known
-  local sound = {}                   -- by lane: true if its turns may be used
   local added                        -- members of WAITING to write
 
   table.insert(t.begins, function()
@@ -19,7 +18,6 @@ local function add_state(t)
     if more[1] then more = {} end
     if next(moved) then moved = {} end
     if next(least) then least = {} end
-    if next(sound) then sound = {} end
     changed, added = false, false
     for lane = 1, LANE_COUNT do
       if not turns[lane] or next(turns[lane]) then turns[lane] = {} end
@@ -78,16 +76,6 @@ local function add_state(t)
     changed, more = false, {}
   end
 
-  -- False where somebody has overwritten the turns by hand: then the lane goes by deadline.
-  function t.takes_turns(lane)
-    if sound[lane] == nil then
-      sound[lane] = true
-      -- @guard tenants: turns of another type are left alone
-      sound[lane] = type(redis.pcall('ZCARD', turns_key(lane))) == 'number'
-    end
-    return sound[lane]
-  end
-
   -- A turn's score is its tokens; of a tenant that does not wait, as much below -1.
   function t.score(tokens, waiting) return waiting and tokens or -1 - tokens end
 
@@ -103,7 +91,7 @@ local function add_state(t)
     for _, name in ipairs(names) do
       if turns[lane][name] == nil then missing[#missing + 1], turns[lane][name] = name, false end
     end
-    for from = 1, t.takes_turns(lane) and #missing or 0, 400 do
+    for from = 1, #missing, 400 do
       local found = call('ZMSCORE', turns_key(lane), unpack(missing, from, math.min(from + 399, #missing)))
       for i = 1, #found do turns[lane][missing[from + i - 1]] = turn_in(found[i]) end
     end
@@ -112,7 +100,7 @@ local function add_state(t)
   local function turn_of(lane, name)
     local turn = turns[lane][name]
     if turn == nil then
-      turn = t.takes_turns(lane) and turn_in(call('ZSCORE', turns_key(lane), name))
+      turn = turn_in(call('ZSCORE', turns_key(lane), name))
       turns[lane][name] = turn
     end
     return turn
@@ -169,20 +157,18 @@ local function add_state(t)
       scores[n + 1], scores[n + 2], n = t.score(turn[1], turn[2]), name, n + 2
     end
     moved[lane] = nil
-    if t.takes_turns(lane) then call_in_parts('ZADD', turns_key(lane), scores) end
+    call_in_parts('ZADD', turns_key(lane), scores)
   end
 
   -- The tenants that wait in a lane and were charged least: names and tokens by turns, as text.
   function t.lowest(lane, most)
     if moved[lane] then write_turns(lane) end
-    if not t.takes_turns(lane) then return {} end
     return call('ZRANGEBYSCORE', turns_key(lane), 0, 'inf', 'WITHSCORES', 'LIMIT', 0, most)
   end
 
   -- Up to `most` of them, as far apart in order of turns as can be, as t.lowest returns them; and the number of all.
   function t.sample(lane, most)
     if moved[lane] then write_turns(lane) end
-    if not t.takes_turns(lane) then return {}, 0 end
     local waiting, rows = call('ZCOUNT', turns_key(lane), 0, 'inf'), {}
     local idle = call('ZCARD', turns_key(lane)) - waiting
     most = math.min(most, waiting)
@@ -196,7 +182,6 @@ local function add_state(t)
   -- Tenants that do not wait and were charged at most so much, the most charged first.
   function t.idle(lane, tokens, most)
     if moved[lane] then write_turns(lane) end
-    if not t.takes_turns(lane) then return {} end
     return call('ZRANGEBYSCORE', turns_key(lane), -1 - tokens, '(0', 'LIMIT', 0, most)
   end
 

@@ -21,9 +21,11 @@ made_tenants = nil
 -- Returns a table of functions; false where one of the keys was overwritten by hand.
 local function tenants()
   if made_tenants == nil then
+    local usable = call_if_typed('HLEN', SERVED) and call_if_typed('ZCARD', WAITING)
+    for lane = 1, LANE_COUNT do usable = usable and call_if_typed('ZCARD', turns_key(lane)) end
+    made_tenants = false
     -- @guard tenants: keys of another type are left alone
-    made_tenants = call_if_typed('HLEN', SERVED) ~= nil and call_if_typed('ZCARD', WAITING) ~= nil
-    if made_tenants == false then return false end
+    if not usable then return false end
     if not all_tenants then
       all_tenants = {begins = {}}
       add_index(all_tenants)
