@@ -25,8 +25,8 @@ local function count_anew(now)
 end
 
 if tenant ~= '' then
-  local known = call('HMGET', USE, 'count:' .. tenant, 'counted')
-  local mine, now = tonumber(known[1]) or 0, now_ms()
+  local known, now = call('HMGET', USE, 'count:' .. tenant, 'counted'), now_ms()
+  local mine = tonumber(known[1]) or 0
   local full = mine >= cfg.per_tenant or call('HLEN', USE) > 2 * cfg.outstanding
   if full and math.abs(now - (tonumber(known[2]) or 0)) >= 1000 then mine = count_anew(now) end
   if mine >= cfg.per_tenant then return -2 end

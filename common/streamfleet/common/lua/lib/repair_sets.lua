@@ -1,42 +1,35 @@
 -- @include repair_common
 -- Second part of a repair: members of the ready sets, of the delayed ones, and the attempts.
--- An entry that a worker holds, or that was never delivered, does not wait; one that NOBODY holds keeps waiting.
-local function keep_once(lane, id, remove)
-  local row = pending_row(lane, id)
-  if row and row[2] == NOBODY then call('XACK', lane_key(lane), GROUP, id) else remove() end
-end
-
--- A member of a ready set, or of the delayed ones: `remove` takes it out of that set.
-local function look_at_waiting(lane, id, name, kind, elsewhere, remove)
+-- A member of a ready set, or of the delayed ones. It goes if a worker holds its entry, or none was given it yet; of two, the
+-- delayed one stays.
+local function look_at_member(kind, key, member, lane, id)
+  -- @guard repair: listed, and gone since
+  if not call('ZSCORE', key, member) then return end
   if not id then
-    note(kind .. '_odd', name)
+    note(kind .. '_odd', member)
     -- @guard repair: odd members go
-    if mend then remove() end
-  elseif not fetch_counted(lane, id) then
+    if mend then call('ZREM', key, member) end
+    return
+  end
+  if not fetch_counted(lane, id) then
     note(kind .. '_gone', entry_name(lane, id))
     -- @guard repair: deleted ones that wait go
     if mend then erase(lane, id) end
-  elseif elsewhere(lane, id) or pending_row(lane, id) or not delivered(lane, id) then
-    note(kind .. '_twice', entry_name(lane, id))
-    if mend then keep_once(lane, id, remove) end
+    return
   end
+  local row = pending_row(lane, id)
+  if not row and delivered(lane, id) and (key == DELAYED or not is_delayed(lane, id)) then return end
+  note(kind .. '_twice', entry_name(lane, id))
+  if not mend then return end
+  if row and row[2] == NOBODY then call('XACK', lane_key(lane), GROUP, id) else call('ZREM', key, member) end
 end
 
 local function look_at_ready(lane, member)
-  -- @guard repair: listed, and gone since
-  if not call('ZSCORE', ready_key(lane), member) then return end
   local id = decode_id(member)
-  local sound = id and encode_id(id) == member and id or nil
-  look_at_waiting(lane, sound, member, 'ready', is_delayed, function() call('ZREM', ready_key(lane), member) end)
+  look_at_member('ready', ready_key(lane), member, lane, id and encode_id(id) == member and id or nil)
 end
 
-local function look_at_delayed(_, member)
-  -- @guard repair: listed as delayed, and gone since
-  if not call('ZSCORE', DELAYED, member) then return end
-  local lane, id = lane_and_id(member)
-  local function nowhere_else() return false end   -- of two, the entry in the delayed set stays
-  look_at_waiting(lane, id, member, 'delayed', nowhere_else, function() call('ZREM', DELAYED, member) end)
-end
+local function look_at_delayed(_, member) look_at_member('delayed', DELAYED, member, lane_and_id(member)) end
 
 local function look_at_attempts(_, field)
   local lane, id = lane_and_id(field)

@@ -97,18 +97,13 @@ local function add_state(t)
     end
   end
 
-  local function turn_of(lane, name)
+  -- Tokens for its weight, and true while it waits; nil for a tenant without a turn.
+  function t.turn(lane, name)
     local turn = turns[lane][name]
     if turn == nil then
       turn = turn_in(call('ZSCORE', turns_key(lane), name))
       turns[lane][name] = turn
     end
-    return turn
-  end
-
-  -- Tokens for its weight, and true while it waits; nil for a tenant without a turn.
-  function t.turn(lane, name)
-    local turn = turn_of(lane, name)
     if not turn then return nil, false end
     return turn[1], turn[2]
   end
