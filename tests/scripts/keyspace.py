@@ -132,7 +132,7 @@ def _sorted_set(name: str, value: list[bytes]) -> list[tuple[str, float]]:
 
 def _credits(value: list[bytes]) -> dict[str, str]:
     """Of `sched`, what the lanes are owed and what is known of interruptions; the rest has tests of its own."""
-    known = ("interrupted", "kept_bytes", "bare:")
+    known = ("interrupted", "kept_bytes")
     return {name: text for name, text in dict(pairs(value)).items() if name.isdigit() or name.startswith(known)}
 
 

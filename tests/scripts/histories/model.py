@@ -314,7 +314,7 @@ class Model:
             waiting.setdefault((lane, tenant), set()).add(f"{lane}:{stream_id}")
         for lane in LANES:
             mine = {tenant: names for (each, tenant), names in waiting.items() if each == lane}
-            walking = f"bare:{lane.number}" in dump.get("sched", {})
+            walking = f"walk|{lane.number}" in dump.get("served", {})
             if mine and not walking and not self.ghosts:
                 ready = {name for name, place in self.places.items() if place == READY and name.startswith(f"{lane}:")}
                 assert ready <= set().union(*mine.values()), f"{lane}: {ready} is not in {mine}"
