@@ -32,7 +32,6 @@ TAKEN_OUT = tuple(
         "set_tenant: a clock that was set back makes nothing older": "an_operator_sets_a_tenant_whatever_the_clock_was",
         "upkeep: what stands in no index takes turns": "what_was_taken_out_of_the_index_takes_turns_again",
         "upkeep: what is ready no more leaves the index": ("nothing_is_left_of_an_index_whose_ready_set_was_deleted"),
-        "upkeep: a walk ends where nothing is ready": "nothing_is_left_of_an_index_whose_ready_set_was_deleted",
         "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
         "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
         "upkeep: what operators set counts within seconds": (

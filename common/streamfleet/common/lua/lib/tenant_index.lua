@@ -182,8 +182,6 @@ local function add_index(t)
       t.enter(lane, '')
     end
 
-    function t.end_walk(lane) t.put(field(lane), false) end
-
     local function reached(lane) return string.match(t.get(field(lane)), '^(%d+) (%S*)$') end
 
     local function walk(lane)

@@ -14,9 +14,7 @@ local function tidy_tenants()
     -- @guard upkeep: what stands in no index takes turns
     if ready > indexed and not t.bare(lane) then t.begin_walk(lane) end
     if ready > 0 then return end
-    -- @guard upkeep: a walk ends where nothing is ready
-    t.end_walk(lane)
-    local names = {['']=true}
+    local names = {['']=true}   -- for it, a walk goes on, and so ends here
     for _, member in ipairs(call('ZRANGEBYLEX', WAITING, '[' .. lane, '(' .. lane + 1, 'LIMIT', 0, PART)) do
       -- @guard upkeep: what is ready no more leaves the index
       call('ZREM', WAITING, member)
