@@ -93,8 +93,8 @@ MUTANTS = (
     ),
     Mutant(
         "notification: results do not outlive their time in a reply stream",
-        "if length and (type(length) ~= 'number' or length == 0) then",
-        "if length then",
+        "if length == 0 then call('PEXPIRE'",
+        "if length then call('PEXPIRE'",
         "complete.a_reply_stream_lives_from_its_first_notification_on",
     ),
     Mutant(

@@ -26,8 +26,8 @@ MUTANTS = (
     ),
     Mutant(
         "heartbeat: a configuration that cannot be read holds up no heartbeat",
-        "local meta = redis.pcall('HGETALL', KEYS[SHARED + 1])",
-        "local meta = call('HGETALL', KEYS[SHARED + 1])",
+        "return call_if_typed('HGETALL', KEYS[SHARED + 1])",
+        "return call('HGETALL', KEYS[SHARED + 1])",
         "configure.a_key_of_another_type_is_noticed_before_anything_is_written",
         argument="meta",
     ),
