@@ -227,7 +227,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
         Grant(("hget", "hmget"), p.of(READ, keys.sched)),
         # The same for tenants; no command that lists them
-        Grant(("zcard", "zmscore", "zscore"), p.of(READ, *map(keys.turns, LANES))),
+        Grant(("zcard", "zscore"), p.of(READ, *map(keys.turns, LANES))),
         Grant(("zcard", "zlexcount"), p.of(READ, keys.waiting)),
         Grant(("hget", "hlen", "hmget"), p.of(READ, keys.served)),
         Grant(("hmget",), p.of(READ, keys.tenants)),
