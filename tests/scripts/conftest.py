@@ -60,7 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if caught:
         terminalreporter.section("guards of the scripts, taken out one by one")
-        histories = sum("-> history" in line for line in caught)
+        histories = sum("history" in line for line in caught)
         terminalreporter.line(
             f"{len(caught)} noticed: {histories} by random histories, the others by a test of their own"
         )

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from streamfleet.common.broker.types import Claim, Completion, Hint, Lease, Pulled, Retry, Submission
+from streamfleet.common.broker.types import Claim, Completion, Hint, Lease, Pulled, Retry, Rooms, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
@@ -57,7 +57,9 @@ class Queue:
         """XADD an entry with its fields as they are, so that names may repeat."""
         return (await self.command("XADD", self.keys.lane(lane), stream_id, *flat)).decode()  # type: ignore[no-any-return]
 
-    async def pull(self, worker: str = "w1", wanted: int = 1, hints: Sequence[Hint] = (), **more: Any) -> Pulled:
+    async def pull(
+        self, worker: str = "w1", wanted: int | Rooms = 1, hints: Sequence[Hint] = (), **more: Any
+    ) -> Pulled:
         return await self.broker.pull(worker, wanted, hints, **more)
 
     async def claim(self, worker: str = "w1") -> Lease:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.scripts.conftest import open_queue
 from tests.scripts.histories.fleet import Fleet
 from tests.scripts.histories.steps import Step, make_history
 
-LENGTH = 150
+LENGTH, PLAYED = 150, 100
+"""Steps of a history, and those of them that the tests below have time for."""
 
 
 async def play(url: str, steps: Sequence[Step]) -> None:
@@ -33,14 +35,17 @@ async def play(url: str, steps: Sequence[Step]) -> None:
         await fleet.drain()
 
 
-async def shortened(url: str, steps: Sequence[Step], seconds: float = 20.0) -> list[Step]:
+Play = Callable[[Sequence[Step]], Coroutine[Any, Any, None]]
+
+
+async def shortened(play_steps: Play, steps: Sequence[Step], seconds: float = 20.0) -> list[Step]:
     """A failing history without the steps that it fails without."""
     best, size, give_up = list(steps), len(steps) // 2, time.monotonic() + seconds
     while size and time.monotonic() < give_up:
         at = 0
         while at < len(best) and time.monotonic() < give_up:
             shorter = best[:at] + best[at + size :]
-            if await _fails(url, shorter):
+            if await _fails(play_steps(shorter)):
                 best = shorter
             else:
                 at += size
@@ -48,9 +53,9 @@ async def shortened(url: str, steps: Sequence[Step], seconds: float = 20.0) -> l
     return best
 
 
-async def _fails(url: str, steps: Sequence[Step]) -> bool:
+async def _fails(played: Coroutine[Any, Any, None]) -> bool:
     try:
-        await play(url, steps)
+        await played
     except Exception:  # noqa: BLE001 - a script that aborts fails as well
         return True
     return False
@@ -58,21 +63,20 @@ async def _fails(url: str, steps: Sequence[Step]) -> bool:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_no_history_breaks_an_invariant(redis_url: str, seed: int) -> None:
-    await tell_shortest(redis_url, seed)
+    await tell_shortest(seed, make_history(seed, LENGTH)[:PLAYED], lambda steps: play(redis_url, steps))
 
 
 @pytest.mark.parametrize("seed", range(40, 44))
 async def test_nor_on_any_release(any_redis_url: str, seed: int) -> None:
-    await tell_shortest(any_redis_url, seed)
+    await tell_shortest(seed, make_history(seed, LENGTH)[:PLAYED], lambda steps: play(any_redis_url, steps))
 
 
-async def tell_shortest(url: str, seed: int) -> None:
+async def tell_shortest(seed: int, steps: Sequence[Step], play_steps: Play) -> None:
     """Run a history; when it fails, say which steps are enough for that."""
-    steps = make_history(seed, LENGTH)
     try:
-        await play(url, steps)
+        await play_steps(steps)
     except Exception as error:
-        told = "\n".join(map(str, await shortened(url, steps)))
+        told = "\n".join(map(str, await shortened(play_steps, steps)))
         raise AssertionError(f"seed {seed} fails: {error}\nshortened to:\n{told}") from error
 
 

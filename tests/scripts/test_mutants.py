@@ -31,8 +31,9 @@ from tests.scripts.mutants import (
     tokens,
     webhooks,
 )
-from tests.scripts.mutants.mutant import HISTORY, MARK, Mutant, taken_out, without
+from tests.scripts.mutants.mutant import HISTORY, LABELLED, MARK, Mutant, taken_out, without
 from tests.scripts.test_histories import LENGTH, play
+from tests.scripts.test_labelled_histories import play as play_labelled
 from tests.shifted_clock import ShiftedServer, no_shifting
 
 MUTANTS = (
@@ -86,7 +87,7 @@ async def test_a_guard_taken_out_is_noticed(
 ) -> None:
     assert mutant.verbs, f"no script has {mutant.old or mutant.marked_by!r} any more: change this mutant with the guard"
     with taken_out(mutant):
-        catcher = await (history_that_fails if mutant.caught_by == HISTORY else verb_test_that_fails)(
+        catcher = await (history_that_fails if mutant.caught_by in (HISTORY, LABELLED) else verb_test_that_fails)(
             mutant, redis_server.url
         )
     assert catcher, f"{mutant.guard}: no test fails without this guard"
@@ -95,6 +96,8 @@ async def test_a_guard_taken_out_is_noticed(
 
 async def history_that_fails(mutant: Mutant, url: str) -> str:
     """The first history that notices; empty when none does."""
+    if mutant.caught_by == LABELLED:
+        return f"labelled history {mutant.seed}" if await _fails(play_labelled(url, mutant.seed)) else ""
     for seed in [mutant.seed, *(seed for seed in range(HISTORIES) if seed != mutant.seed)]:
         if await _fails(play(url, make_history(seed, LENGTH))):
             return f"history {seed}"
@@ -129,7 +132,7 @@ async def _fails(tested: Coroutine[Any, Any, None]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("caught_by", sorted({mutant.caught_by for mutant in MUTANTS} - {HISTORY}))
+@pytest.mark.parametrize("caught_by", sorted({mutant.caught_by for mutant in MUTANTS} - {HISTORY, LABELLED}))
 def test_the_test_passes_with_every_guard_in_place(caught_by: str, redis_server: RedisServer) -> None:
     """Or what fails without a guard would say nothing about it."""
     for mutant in MUTANTS:

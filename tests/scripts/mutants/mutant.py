@@ -13,7 +13,7 @@ from streamfleet.common import scripts
 from streamfleet.gateway import broker as gateway_broker
 
 VERBS = (*scripts.VERBS, *gateway_broker.VERBS)
-HISTORY = "history"
+HISTORY, LABELLED = "history", "labelled history"
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Mutant:
         guard: what is missing then.
         old: text in the scripts' source that is changed; empty if a marked statement is taken out.
         new: what stands in its place.
-        caught_by: ``history`` or ``<module>.<test>`` (below tests.scripts, without ``test_``).
-        seed: history to begin with; a hint that saves time.
+        caught_by: ``history``, ``labelled history`` (the one of `seed`), or ``<module>.<test>`` (below tests.scripts,
+            without ``test_``).
+        seed: history to begin with; a hint that saves time, except for labelled ones.
         argument: for a test that takes one.
         mark: name of the mark, if it is not `guard`.
     """
