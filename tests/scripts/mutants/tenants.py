@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scripts.mutants.mutant import Mutant
+from tests.scripts.mutants.mutant import LABELLED, Mutant
 
 TAKEN_OUT = tuple(
     Mutant(guard, caught_by=f"tenants.{test}")
@@ -117,4 +117,12 @@ MUTANTS = (
         "stays = stays or charge.cost",
         "tenants.work_lost_with_a_worker_is_counted_and_not_charged",
     ),
+    Mutant(
+        "tenants: what waits for another counts for the limit too",
+        "#picked < wanted and row.record.running < row.record.most",
+        "#picked < wanted",
+        LABELLED,
+        231,
+    ),
+    Mutant("tenants: who got to its limit by picks of another lane takes no more", caught_by=LABELLED, seed=22),
 )

@@ -81,16 +81,19 @@ local function add_pick(t)
     local _, deadline, _, raw = skim_entry(lane, id, fields)
     local name, bytes, limit = t.name(raw), t.size(fields)
     local tokens, waits = t.turn(lane, name)
-    local cost = t.cost(t.record(name), bytes, tonumber(limit))
+    local record = t.record(name)
+    local cost = t.cost(record, bytes, tonumber(limit))
+    -- @guard tenants: who got to its limit by picks of another lane takes no more
+    if record.running >= record.most then return false end
     -- @guard tenants: who is nearly late goes before few of its tenant
-    if not waits or late and not deadline or tokens - t.level(lane) > AHEAD * cost / t.record(name).weight then
+    if not waits or late and not deadline or tokens - t.level(lane) > AHEAD * cost / record.weight then
       return false
     end
     call('ZREM', ready_key(lane), member)
     t.ranks[id] = rank
     t.set_turn(lane, name, tokens + charge({id = id, name = name, bytes = bytes, limit = tonumber(limit)}), true)
     t.remove(lane, id, raw, rank)
-    if t.record(name).running >= t.record(name).most then t.leave(lane, name) end
+    if record.running >= record.most then t.leave(lane, name) end
     return true
   end
 
@@ -162,7 +165,8 @@ local function add_pick(t)
       end
     end
     for _, row in ipairs(left or NONE) do
-      if #picked < wanted and not t.picks[row.id] then pick(lane, row, picked) else row.tenant.left = true end
+      local more = #picked < wanted and row.record.running < row.record.most
+      if more and not t.picks[row.id] then pick(lane, row, picked) else row.tenant.left = true end
     end
     take_out(lane, picked, gone, ids)
     end_round(lane, touched)
