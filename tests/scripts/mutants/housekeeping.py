@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scripts.mutants.mutant import HISTORY, Mutant
+from tests.scripts.mutants.mutant import HISTORY, LABELLED, Mutant
 
 MUTANTS = (
     Mutant(
@@ -283,4 +283,5 @@ MUTANTS = (
         HISTORY,
         2,
     ),
+    Mutant("promote: a stand-by is told too, where the only listener died", caught_by=LABELLED, seed=78),
 )

@@ -29,7 +29,11 @@ write_counts()
 local ready = 0
 for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end
 -- @guard promote: work is said again
-if ready > 0 then wake() end
+if ready > 0 then
+  wake()
+  -- @guard promote: a stand-by is told too, where the only listener died
+  leave_standby_token()
+end
 -- @guard promote: dead watchers are struck off
 call('ZREMRANGEBYSCORE', WATCH, 0, now)   -- below zero: idle waiters
 -- Times further ahead are from before the clock was set back.
