@@ -144,12 +144,21 @@ class Books:
         self.ended["cancelled" if request.cancelled else status] += 1
         del self.requests[request.name]
 
-    def give_back(self, request: Request, now: int, generated: int | None, *, due: int = 0) -> None:
-        """It waits again; `generated`: tokens that stay charged, None if its work is lost."""
+    def give_back(
+        self,
+        request: Request,
+        now: int,
+        generated: int | None,
+        *,
+        due: int = 0,
+        failed: bool = False,
+        held: int | None = None,
+    ) -> None:
+        """It waits again; `generated`: tokens that stay charged, None if its work is lost; `held` as in `Use`."""
         charge = request.charge
         if charge.runs:
-            self.tenant(request.tenant).order.lost += charge.run if generated is None else 0
-            charge.kept += (stays := stays_of(charge, generated=generated))
+            self.tenant(request.tenant).order.lost += charge.run if generated is None and not failed else 0
+            charge.kept += (stays := stays_of(charge, generated=generated, failed=failed, held=held))
             self._stop(request, stays, now)
         request.place = ("delayed", due) if due else READY
         request.since = now

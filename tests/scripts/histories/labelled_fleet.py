@@ -237,9 +237,12 @@ class LabelledFleet(LabelledState):
             expected = RetryCode.DEAD
         elif request.late(self.now + delay):
             expected = RetryCode.EXPIRED
-        retries = [Retry(lease, delay, ERROR)]
+        held = [None, None, 7.0, math.inf][step.z // 8 % 4]
+        retries = [Retry(lease, delay, ERROR, held=held)]
         assert await self.queue.broker.retry_later(worker.name, retries, MOST) == [expected]
-        self.books.give_back(request, self.now, None, due=self.now + delay if delay else 0)
+        tokens = None if held is None or math.isinf(held) else int(held)
+        due = self.now + delay if delay else 0
+        self.books.give_back(request, self.now, None, due=due, failed=held is not None, held=tokens)
         request.tries = lease.attempt
         if expected is not RetryCode.DELAYED:
             self.books.end(request, "dead" if expected is RetryCode.DEAD else "expired", self.now)
