@@ -80,6 +80,8 @@ class Known:
     weights: list[float] = field(default_factory=lambda: [1.0])
     limits: list[int] = field(default_factory=lambda: [NO_LIMIT])
     free_since: int = 0
+    requests: int = 0
+    """Number of its charged runs that ended their requests."""
 
 
 class Books:
@@ -127,11 +129,12 @@ class Books:
 
     def settle(self, request: Request, use: Use, now: int) -> None:
         """A worker ends its run."""
-        tenant, charge = self.tenant(request.tenant).order, request.charge
+        known, charge = self.tenant(request.tenant), request.charge
+        tenant = known.order
         if charge.runs:
             cost = cost_of(charge, use)
             tenant.tokens += cost + charge.kept
-            tenant.requests += 1
+            known.requests += 1
             self._stop(request, cost, now)
             request.charge = Charge()
             if use.prompt is not None and use.succeeded:
@@ -192,11 +195,12 @@ class Books:
                 prompt, output, _, kept, _, name = charge.split(" ", 5)
                 found[key[2:]] = [int(prompt), int(output), int(kept), name]
         assert found == charges
-        for name, tenant in ((name, known.order) for name, known in self.tenants.items()):
+        for name, seen in self.tenants.items():
+            tenant = seen.order
             words = served.get(f"t|{name}")
             if words is None and tenant.running == 0:
                 continue  # it was forgotten, or never came
-            known = [tenant.running, tenant.requests, tenant.charged, tenant.tokens, tenant.lost]
+            known = [tenant.running, seen.requests, tenant.charged, tenant.tokens, tenant.lost]
             assert [int(word) for word in (words or "").split()[:5]] == known, f"{name!r}: {words}, not {known}"
 
     def _compare_index(self, lane: Lane, dump: Dump) -> None:
