@@ -1,5 +1,6 @@
-/* Shifts the wall clock of the process that it is preloaded into, by as many ms as the file CLOCK_SHIFT names holds.
-   Monotonic clocks run on as they are. */
+/* Shifts the wall clock of the process that it is preloaded into, by as many ms as the file CLOCK_SHIFT names holds; a
+   second number in it, if it is not 0, is the time itself (epoch ms), which stands still. Then chance is the same in all
+   processes at the same time. Monotonic clocks run on as they are. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,23 +10,26 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile long long *shift_ms;
+static const volatile long long *file_ms;
 
-static long long shifted_by(void) {
-  if (!shift_ms) {
+static const volatile long long *told(void) {
+  static const long long nothing[2];
+  if (!file_ms) {
     const char *path = getenv("CLOCK_SHIFT");
     int file = path ? open(path, O_RDONLY) : -1;
-    void *mapped = file < 0 ? MAP_FAILED : mmap(0, sizeof *shift_ms, PROT_READ, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED) return 0;
-    shift_ms = mapped;
+    void *mapped = file < 0 ? MAP_FAILED : mmap(0, sizeof nothing, PROT_READ, MAP_SHARED, file, 0);
+    if (mapped == MAP_FAILED) return nothing;
+    file_ms = mapped;
   }
-  return *shift_ms;
+  return file_ms;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
   int failed = syscall(SYS_clock_gettime, clock, now);
   if (failed || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)) return failed;
-  long long ns = now->tv_sec * 1000000000LL + now->tv_nsec + shifted_by() * 1000000LL;
+  const volatile long long *ms = told();
+  long long ns = now->tv_sec * 1000000000LL + now->tv_nsec + ms[0] * 1000000LL;
+  if (ms[1]) ns = ms[1] * 1000000LL;
   now->tv_sec = ns / 1000000000LL;
   now->tv_nsec = ns % 1000000000LL;
   return 0;
@@ -45,4 +49,14 @@ time_t time(time_t *now) {
   clock_gettime(CLOCK_REALTIME, &at);
   if (now) *now = at.tv_sec;
   return at.tv_sec;
+}
+
+int rand(void) {
+  static unsigned long long state;
+  static long long seeded_at = -1;
+  long long stands_at = told()[1];
+  if (seeded_at != stands_at) state = stands_at ? stands_at : getpid();
+  seeded_at = stands_at;
+  state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+  return state >> 33;
 }

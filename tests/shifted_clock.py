@@ -1,4 +1,4 @@
-"""A Redis server whose wall clock can be shifted while it runs, as when somebody sets the clock of its machine.
+"""A Redis server whose wall clock can be shifted while it runs, as if somebody set its machine's clock, or be stopped.
 
 A small library stands before libc's clock functions in the server's process alone (shifted_clock.c). It is compiled
 when it is first needed.
@@ -53,9 +53,9 @@ class ShiftedServer(RedisServer):
     ) -> None:
         super().__init__(binary, appendonly=appendonly, options=options)
         self._shift = tempfile.NamedTemporaryFile(prefix="streamfleet-clock-")  # noqa: SIM115 - closed by __exit__
-        self._shift.write(bytes(8))
+        self._shift.write(bytes(16))
         self._shift.flush()
-        self._shared = mmap.mmap(self._shift.fileno(), 8)
+        self._shared = mmap.mmap(self._shift.fileno(), 16)
 
     def __enter__(self) -> ShiftedServer:
         super().__enter__()
@@ -63,7 +63,11 @@ class ShiftedServer(RedisServer):
 
     def shift(self, by_ms: int) -> None:
         """Let the server's wall clock be so far ahead of the machine's from now on."""
-        self._shared[:] = struct.pack("q", by_ms)
+        self._shared[:] = struct.pack("qq", by_ms, 0)
+
+    def stand_at(self, now_ms: int) -> None:
+        """Let the server's wall clock stand still at this time, epoch ms."""
+        self._shared[:] = struct.pack("qq", 0, now_ms)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None

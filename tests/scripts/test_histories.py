@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.scripts.conftest import open_queue
+from tests.scripts.harness import Queue
 from tests.scripts.histories.fleet import Fleet
 from tests.scripts.histories.steps import Step, make_history
 
@@ -27,12 +28,18 @@ async def play(url: str, steps: Sequence[Step]) -> None:
     async with open_queue(url) as queue:
         await queue.command("FLUSHALL")
         await queue.broker.ensure_groups()
-        shape = steps[0].x if steps else 0
-        fleet = Fleet(queue, await queue.broker.now_ms(), workers=3 + shape % 3, watchers=1 + shape // 3 % 2)
-        fleet.shape = shape // 6
+        fleet = fleet_of(queue, await queue.broker.now_ms(), steps)
         fleet.renewal_drops_deleted = b"redis_version:6." not in await queue.command("INFO", "server")
         await fleet.run(steps)
         await fleet.drain()
+
+
+def fleet_of(queue: Queue, now: int, steps: Sequence[Step]) -> Fleet:
+    """The fleet that a history's first step tells of."""
+    shape = steps[0].x if steps else 0
+    fleet = Fleet(queue, now, workers=3 + shape % 3, watchers=1 + shape // 3 % 2)
+    fleet.shape = shape // 6
+    return fleet
 
 
 Play = Callable[[Sequence[Step]], Coroutine[Any, Any, None]]
