@@ -26,9 +26,7 @@ ALL = ("common", "producer", "worker", "operator", "gateway", "cli")
 
 def sources(commit: str, folders: Sequence[str]) -> bytes:
     """A tar archive of folders of a commit. Raises CalledProcessError; git's errors go to standard error."""
-    git = ("git", "-C", str(REPOSITORY))
-    whole = subprocess.run([*git, "rev-parse", "--verify", f"{commit}^{{commit}}"], stdout=subprocess.PIPE, check=True)
-    words = [*git, "archive", "--format=tar", whole.stdout.decode().strip(), *folders]
+    words = ("git", "-C", str(REPOSITORY), "archive", "--format=tar", commit, *folders)
     return subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
 
 

@@ -1,0 +1,164 @@
+"""Redis's CPU of each verb, with this checkout's scripts beside those of another commit, by turns.
+
+Each side has a server of its own, of the same program, on the same core; a process of the side's own code calls it. The
+servers are started anew several times, because where a process lies in memory changes its speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from bench.core.machine import describe
+from bench.core.redis import own_server
+from bench.core.reports import ROOT, Report, Table, Target
+from bench.core.rounds import Sample, interleave
+from tests.scripts.compare.kept import ALL, environment, sources, unpack
+
+LABELS = {"plain": "", "tenants": ", 1,000 tenants", "sessions": ", sessions", "both": ", tenants and sessions"}
+DRAWS, ENOUGH, NARROW = 2_000, 30, 0.03
+DEAR = ("expire", "promote", "reclaim")
+Measure = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A verb, the number of its requests in a call, and the labels of its queue."""
+
+    verb: str
+    number: int = 0
+    labels: str = "plain"
+
+    @property
+    def name(self) -> str:
+        """For readers."""
+        return f"{self.verb}{f' of {self.number}' if self.number else ''}{LABELS[self.labels]}"
+
+
+ROWS = (
+    *(Row(verb) for verb in ("return 1", "renew", "heartbeat", "ask_to_cancel", *DEAR, "cancel")),
+    *(Row(verb, 1) for verb in ("enqueue", "complete", "release", "retry_later")),
+    *(Row(verb, 64) for verb in ("enqueue", "renew", "complete", "release", "retry_later")),
+    *(Row("pull", number, labels) for labels in LABELS for number in (1, 8, 64)),
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Waiting requests of each queue; pairs of samples after each start of the servers; lone calls of a sample."""
+
+    depth: int = 20_000
+    pairs: int = 5
+    starts: int = 6
+    calls: int = 200
+
+    def calls_of(self, row: Row) -> int:
+        """Calls of a sample: fewer of those that do more."""
+        return max(1, self.calls // (10 if row.verb in DEAR else max(1, row.number // 4)))
+
+
+def run(commit: str, sizes: Sizes, rows: Sequence[Row] = ROWS, most: float = 1.03) -> Report:
+    """Run the measurement.
+
+    Args:
+        commit: whose scripts stand beside this checkout's.
+        sizes: sizes of the measurement.
+        rows: what is measured.
+        most: largest ratio of medians.
+
+    Raises:
+        CalledProcessError: git does not know the commit.
+    """
+    samples: dict[str, list[Sample]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="streamfleet-before-") as folder:
+        whole = unpack(sources(commit, ALL), Path(folder))
+        for start in range(sizes.starts):
+            with _side(Path(folder), sizes) as before, _side(ROOT, sizes) as now:
+                pairs = {row.name: _pair({"before": before(row), "now": now(row)}) for row in rows}
+                for pair in pairs.values():
+                    pair()  # loads the scripts, and fills the queue
+                for name, found in interleave(pairs, sizes.pairs, seed=start, title="pairs").items():
+                    samples[name] += found
+    settings = asdict(sizes) | {"commit": whole, "most": most}
+    report = Report("scripts", datetime.now(UTC).date().isoformat(), describe(), settings, data=dict(samples))
+    table = [_judged(name, found, most) for name, found in samples.items()]
+    report.tables.append(Table(f"Redis's CPU of a call, beside {whole[:12]}", list(table[0]), table))
+    missed = [str(row["call"]) for row in table if row["verdict"] != "no dearer"]
+    report.targets.append(Target("calls that may be dearer", len(missed), 0, "at most", "", "; ".join(missed)))
+    return report
+
+
+def interval(samples: Sequence[Sample]) -> tuple[float, float, float]:
+    """Ratio of the medians, now to before, and the bounds of its 95 % interval by bootstrapping pairs."""
+    chance = random.Random(1)
+    drawn = sorted(_ratio(chance.choices(samples, k=len(samples))) for _ in range(DRAWS))
+    return _ratio(samples), drawn[DRAWS // 40], drawn[-DRAWS // 40 - 1]
+
+
+def verdict(ratio: float, low: float, high: float, pairs: int, most: float) -> str:
+    """Returns "no dearer" if the ratio is small enough, or enough pairs cannot tell it from 1."""
+    if ratio <= most or (pairs >= ENOUGH and low <= 1 <= high and high - low < 2 * NARROW):
+        return "no dearer"
+    return "DEARER" if low > 1 else "not known"
+
+
+def _ratio(samples: Sequence[Sample]) -> float:
+    return median(each["now"] for each in samples) / median(each["before"] for each in samples)
+
+
+def _judged(name: str, samples: Sequence[Sample], most: float) -> dict[str, object]:
+    ratio, low, high = interval(samples)
+    before, now = (median(each[side] for each in samples) for side in ("before", "now"))
+    judged = verdict(ratio, low, high, len(samples), most)
+    shown = {"ratio": f"{ratio:.3f}", "95 %": f"{low:.3f} to {high:.3f}", "verdict": judged}
+    return {"call": name, "before, µs": before, "now, µs": now, **shown}
+
+
+def _pair(sides: dict[str, Measure]) -> Callable[[], Sample]:
+    order = [*sides]
+
+    def pair() -> Sample:
+        order.reverse()  # who comes second finds warmer caches
+        return {side: sides[side]() for side in order}
+
+    return pair
+
+
+@contextmanager
+def _side(folder: Path, sizes: Sizes) -> Iterator[Callable[[Row], Measure]]:
+    """Start a server, and a process of the sources in a folder. Yields what makes a row's measure, in µs of a call."""
+    cores = sorted(os.sched_getaffinity(0))
+    with own_server() as server:
+        words = [sys.executable, "-m", "bench.scripts.side", server.url, str(sizes.depth)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(words, cwd=ROOT, env=environment(folder), text=True, **pipes) as side:  # type: ignore[call-overload]
+            if len(cores) > 1:
+                os.sched_setaffinity(server.pid, cores[-1:])
+                os.sched_setaffinity(side.pid, cores[:-1])
+
+            def measure(row: Row) -> Measure:
+                asked = json.dumps([row.labels, row.verb, row.number, sizes.calls_of(row)])
+
+                def once() -> float:
+                    print(asked, file=side.stdin, flush=True)
+                    answer = side.stdout.readline()
+                    assert answer, f"{row.name}: the side of {folder} ended"
+                    return float(json.loads(answer))
+
+                return once
+
+            try:
+                yield measure
+            finally:
+                side.kill()
