@@ -151,6 +151,7 @@ async def cpu_us(connection: Connection) -> float:
 
 async def serve(url: str, depth: int) -> None:
     """Answer measurements until there are no more."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # for log lines
     connection = Connection(url)
     sides: dict[str, Side] = {}
     for line in sys.stdin:
@@ -164,7 +165,7 @@ async def serve(url: str, depth: int) -> None:
             await call()
         spent = await cpu_us(connection) - before
         await sides[labels].settle()
-        print(json.dumps(spent / calls), flush=True)
+        print(json.dumps(spent / calls), file=answers, flush=True)
     await connection.close()
 
 

@@ -19,7 +19,7 @@ from tests.scripts.mutants.mutant import taken_out
 from tests.scripts.test_mutants import MUTANTS
 from tests.shifted_clock import no_shifting
 
-LENGTH = 150
+LENGTH = 100
 MOST_BYTES = 150_000
 NOTICED = {
     "choose: credit is kept": ("every-verb", 0),
@@ -27,6 +27,7 @@ NOTICED = {
     "tenants: nothing is left of turns of who has gone": ("fleet", 0),
 }
 """Mutants, and a history that tells each from what it was."""
+NOTICED_WITHIN = 150
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ async def test_histories_call_every_script(both: Twins, monkeypatch: pytest.Monk
         return await evaluate(connection, clients, verb, *rest)
 
     monkeypatch.setattr(Connection, "_evaluate", noted)
-    await play(both, "every-verb", 1, 2 * LENGTH)
+    await play(both, "every-verb", 1, 3 * LENGTH)
     assert called == set(scripts.VERBS)
 
 
@@ -62,7 +63,7 @@ async def test_a_mutant_is_told_with_the_steps_that_show_it(
     monkeypatch.setattr(playing, "SHORTEN_S", 3.0)
     mutant, (kind, seed) = next(mutant for mutant in MUTANTS if mutant.guard == guard), NOTICED[guard]
     with taken_out(mutant), pytest.raises(AssertionError, match=r"(?s)kept: .*today: .*shortened to:\nStep"):
-        await play(both, kind, seed, LENGTH)
+        await play(both, kind, seed, NOTICED_WITHIN)
 
 
 def _in_sched(_: str, key: dict[str, Any]) -> dict[str, Any]:

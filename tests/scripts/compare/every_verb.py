@@ -118,7 +118,7 @@ class EveryVerb:
         hints, self.hints = self.hints, []
         pulled = await self.queue.pull(
             worker,
-            pick(ROOMS),  # type: ignore[arg-type]
+            pick(ROOMS),
             hints,
             watching=pick([False, True]),
             owing=pick([False, True]),

@@ -64,6 +64,7 @@ def made_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 async def serve(url: str) -> None:
     """Answer calls until there are no more. What a connection remembers ends with `begin`."""
+    sys.stdout = sys.stderr  # for log lines
     connection = Connection(url)
     say([scripts.__file__, repairing.__file__])
     while (told := hear()) is not None:
@@ -91,8 +92,9 @@ def hear() -> Any:
 
 def say(reply: Any) -> None:
     """Write one reply."""
-    pickle.dump(reply, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
+    assert sys.__stdout__
+    pickle.dump(reply, sys.__stdout__.buffer)
+    sys.__stdout__.buffer.flush()
 
 
 if __name__ == "__main__":
