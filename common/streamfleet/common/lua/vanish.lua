@@ -24,9 +24,9 @@ local function is_tracked(lane, id, request_id)
 end
 
 local function vanish(request_id, reply, record, tokens)
-  local name, id, told = string.match(record or '', '^%S+ (%a+):(%d+%-%d+) (.*)$')
+  local name, id, recorded = string.match(record or '', '^%S+ (%a+):(%d+%-%d+) (.*)$')
   local lane = lane_of[name]
-  if not lane or told ~= reply or answered(request_id) or is_tracked(lane, id, request_id) then return 0 end
+  if not lane or recorded ~= reply or answered(request_id) or is_tracked(lane, id, request_id) then return 0 end
   if ARGV[2] == '1' then
     local message = 'its entry is gone, and it has no result: one of them was deleted by hand, or Redis lost it'
     local entry = {enqueued = enqueued_ms(lane, id), named = {}}

@@ -22,7 +22,7 @@ local function remember(lane, id, attempts, worker)
 end
 
 -- Attempt number of an entry that this worker holds, else nil.
-local function held(lane, id, worker)
+local function held_attempt(lane, id, worker)
   local row = call('XPENDING', lane_key(lane), GROUP, id, id, 1, worker)[1]
   return row and row[4]
 end

@@ -151,16 +151,16 @@ local function rank_of(lane, id, deadline) return deadline or enqueued_ms(lane, 
 -- {id=request id, deadline=ms or nil, reply=name or nil, bytes=size, enqueued=ms, fields=as given, named=fields by name}
 local function read_entry(lane, id, fields)
   local bytes, deadline, given = skim_entry(lane, id, fields)
-  local named = {}
-  for i = 1, #fields, 2 do named[fields[i]] = fields[i + 1] end
+  local by_name = {}
+  for i = 1, #fields, 2 do by_name[fields[i]] = fields[i + 1] end
   return {
     id = request_id_of(given, lane, id),
     deadline = deadline,
-    reply = usable_name(named.reply),
+    reply = usable_name(by_name.reply),
     bytes = bytes,
     enqueued = enqueued_ms(lane, id),
     fields = fields,
-    named = named,
+    named = by_name,
   }
 end
 

@@ -98,7 +98,7 @@ local function arrivals_of(lane, tenant)
       call('DEL', ARRIVALS)
       changed.last, changed.other = last, other
     else
-      there, known = read_arrivals(lane, 'other')
+      known = select(2, read_arrivals(lane, 'other'))
     end
   end
   return known
@@ -106,10 +106,10 @@ end
 
 -- A tenant is there at this time, epoch ms. Returns true if another one was within the hour.
 local function see(name, now)
-  local ms, before = string.match(last, '^(%d+) (.*)$')
+  local ms, digest = string.match(last, '^(%d+) (.*)$')
   name = string.sub(redis.sha1hex(name), 1, 16)
-  if before ~= name or now - ms >= MINUTE_MS then
-    if before ~= name then other = last end
+  if digest ~= name or now - ms >= MINUTE_MS then
+    if digest ~= name then other = last end
     last = string.format('%.0f ', now) .. name
     changed.last, changed.other = last, other
   end

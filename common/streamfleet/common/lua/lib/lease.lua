@@ -13,7 +13,7 @@ local function held_in(lane, ids, worker)
   for _, row in ipairs(rows) do found[row[1]] = row[4] end
   -- @guard fence: a range of more entries than one command reads
   if #rows == #ids * 2 then
-    for _, id in ipairs(ids) do found[id] = held(lane, id, worker) end
+    for _, id in ipairs(ids) do found[id] = held_attempt(lane, id, worker) end
   end
   return found
 end
@@ -24,7 +24,7 @@ end
 local function fence(rows, worker, most)
   if rows[1] and not rows[2] then   -- nearly all, where requests are few
     local lane, id = rows[1][1], rows[1][2]
-    local alone = held(lane, id, worker)
+    local alone = held_attempt(lane, id, worker)
     return function(_, _, attempt) return attempt == alone end
   end
   local ids, holds = {}, {}

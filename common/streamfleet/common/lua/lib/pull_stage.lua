@@ -10,7 +10,7 @@ local function read_wishes()
   rooms[LANE_COUNT + 1] = nil   -- the place behind them
   for i = 6, #ARGV, 2 do
     local lane, id = tonumber(ARGV[i]), ARGV[i + 1]
-    hints[#hints + 1] = {lane, id, lane > 0 and held(lane, id, NOBODY)}
+    hints[#hints + 1] = {lane, id, lane > 0 and held_attempt(lane, id, NOBODY)}
   end
   if hints[1] then call('XLEN', WAKE) end
   return {worker = ARGV[2], n = n, owed = owed, free = free, patient = patient, stage_entries = stage_entries,

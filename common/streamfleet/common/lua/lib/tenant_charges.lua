@@ -77,7 +77,8 @@ local function add_charges(t)
 
   -- `pick`: what is charged already, in its record and its turn; nil for an entry that stood in no index.
   local function charge_run(lane, name, fields, before, pick)
-    local record, cost, prompt, class = pick and pick.record or t.change(name), nil, nil, nil
+    local record = pick and pick.record or t.change(name)
+    local cost, prompt, class
     if pick and pick.bytes then
       cost, prompt, class = pick.cost, pick.prompt, pick.class
     else

@@ -35,11 +35,11 @@ local function add_lengths(t)
 
   -- Tokens of a prompt and of an output, of the `usage` of a result; nil if nobody counted.
   function t.used(usage)
-    local function named(name)
+    local function tokens(name)
       local _, at = string.find(usage or '', name, 1, true)   -- much faster than a pattern
       return at and tonumber(string.match(usage, '^%s*:%s*(%d+)', at + 1) or nil)
     end
-    return named('"prompt_tokens"') or named('"input_tokens"'), named('"completion_tokens"') or named('"output_tokens"') or 0
+    return tokens('"prompt_tokens"') or tokens('"input_tokens"'), tokens('"completion_tokens"') or tokens('"output_tokens"') or 0
   end
 
   function t.learn(charge, prompt, output)

@@ -33,7 +33,7 @@ local function add_pick(t)
   end
 
   -- A queue has tenants in order of their tokens. Most of those that were charged go to its end.
-  local function put_back(queue, tenant)
+  local function put_behind(queue, tenant)
     local place = #queue + 1
     while place > 1 and queue[place - 1].tokens > tenant.tokens do
       queue[place] = queue[place - 1]
@@ -161,7 +161,7 @@ local function add_pick(t)
             pick(lane, row, picked)
           end
         end
-        put_back(queue, tenant)
+        put_behind(queue, tenant)
       end
     end
     for _, row in ipairs(left or NONE) do

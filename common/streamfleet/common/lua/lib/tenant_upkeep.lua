@@ -37,8 +37,7 @@ local function tidy_tenants()
     t.fetch_records(names)
     for number = 1, LANE_COUNT do t.load_turns(number, names) end
     for i = 1, #reply[2], 2 do
-      local field, value = reply[2][i], reply[2][i + 1]
-      local kind, name = string.match(field, '^(%a)|(.*)$')
+      local kind, name = string.match(reply[2][i], '^(%a)|(.*)$')
       local lane, id = lane_and_id(kind == 'c' and name or '')
       if lane then
         charges = charges + 1
