@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv with what the named profiles need (dev, vllm, bench, system); quick when there is nothing to do.
+# Makes .venv with what the named profiles need (dev, vllm, bench, system, lint); quick when there is nothing to do.
 # Finds a Python that fits; set PYTHON to choose another. `node` stands alone: Node, its packages and Chromium.
 set -eu
 cd "$(dirname "$0")/.."

@@ -24,9 +24,14 @@ PROGRAMS = {
     "prometheus": "prometheus",
     "curl": "curl",
     "tcc": "tcc libc6-dev",
+    "luacheck": "lua-check",
+    "luac5.1": "lua5.1",
 }
-"""Packages of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo, and a C
-compiler for the library that sets a Redis's clock."""
+"""Packages of each program: a further Redis with TLS, certificates, alert rules and panels, the gateway's demo, a C
+compiler for the library that sets a Redis's clock, and the checks of the Lua scripts."""
+LINT = ("luacheck", "luac5.1")
+"""Programs that `make lint` runs."""
+_VERSION = {"openssl": "version", "luac5.1": "-v"}
 UPDATE_S, DOWNLOAD_S = 240, 300
 
 # Runs in every Python of the environment, vLLM's children included; a loaded library is found by its name.
@@ -34,7 +39,8 @@ _PRELOAD = "import ctypes, os; os.path.exists({path!r}) and ctypes.CDLL({path!r}
 _WRAPPER = """\
 #!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}} OPENSSL_CONF={root}/etc/ssl/openssl.cnf
-export CPATH={headers}
+export CPATH={headers} PATH={root}/usr/bin:$PATH
+export LUA_PATH='{root}/usr/share/lua/5.1/?.lua;{root}/usr/share/lua/5.1/?/init.lua;;' LUA_CPATH='{lua}/?.so;;'
 exec {program} "$@"
 """
 _ADVICE = f"""vLLM on CPU needs {LIBRARY}, which this machine does not have. Install it, then try again:
@@ -65,13 +71,13 @@ def libnuma_problem(venv: Path) -> str | None:
     return None
 
 
-def missing_programs(venv: Path) -> list[str]:
-    """Programs that are neither on PATH nor unpacked."""
+def missing_programs(venv: Path, wanted: Iterable[str] = PROGRAMS) -> list[str]:
+    """Those of the wanted programs that are neither on PATH nor unpacked."""
     path = os.pathsep.join([str(venv / "programs"), os.environ.get("PATH", "")])
-    found = {program for program in PROGRAMS if shutil.which(program, path=path)}
+    found = {program for program in wanted if shutil.which(program, path=path)}
     if shutil.which("cc"):
         found.add("tcc")
-    return [program for program in PROGRAMS if program not in found]
+    return [program for program in wanted if program not in found]
 
 
 def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
@@ -92,12 +98,11 @@ def unpack_programs(venv: Path, programs: Iterable[str]) -> None:
         found = root / "usr/bin" / program
         wrapper = folder / program
         wrapper.write_text(
-            _WRAPPER.format(libraries=libraries, headers=headers, root=root, program=found), encoding="utf-8"
+            _WRAPPER.format(libraries=libraries, headers=headers, lua=first / "lua/5.1", root=root, program=found),
+            encoding="utf-8",
         )
         wrapper.chmod(0o755)
-        said = subprocess.run(
-            [wrapper, "version" if program == "openssl" else "--version"], capture_output=True, check=False
-        )
+        said = subprocess.run([wrapper, _VERSION.get(program, "--version")], capture_output=True, check=False)
         if said.returncode:
             wrapper.unlink()
             raise NoPackages(f"{program} of Debian's package {PROGRAMS[program]} does not run here")

@@ -1,8 +1,9 @@
 """Make `.venv`: the virtual environment that the Makefile's targets run in. Standard library only.
 
 Profiles are `dev` (checks and tests), `vllm` (vLLM on CPU, the demo's model and its Redis), `bench` (what draws the
-pictures of measurements) and `system` (programs that tests need and that Debian packages bring). What is installed is
-remembered by the hash of its requirements file, so that a second call costs a fraction of a second.
+pictures of measurements) and `system` (programs that tests need and that Debian packages bring; `lint`: those that
+`make lint` needs). What is installed is remembered by the hash of its requirements file, so that a second call costs a
+fraction of a second.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import hashlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from setup_pip import InstallFailed, Pip
-from setup_system import NoPackages, libnuma_problem, missing_programs, unpack_programs
+from setup_system import LINT, PROGRAMS, NoPackages, libnuma_problem, missing_programs, unpack_programs
 
 ROOT = Path(__file__).parent.parent
 VENV = ROOT / ".venv"
@@ -26,7 +28,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def main() -> int:
     """Install what the profiles on the command line need; 1 with a message when that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm", "bench", "system"])
+    parser.add_argument("profiles", nargs="+", choices=["dev", "vllm", "bench", "system", "lint"])
     wanted = parser.parse_args().profiles
     started = time.monotonic()
     try:
@@ -43,7 +45,9 @@ def main() -> int:
                 say(problem)
                 return 1
         if "system" in wanted:
-            install_programs()
+            install_programs(PROGRAMS, "40 MB")
+        elif "lint" in wanted:
+            install_programs(LINT, "2 MB")
         install_project(pip)
     except InstallFailed as error:
         say(f"{error}{advice(str(error))}\n\nThe whole log: {error.log}")
@@ -108,15 +112,15 @@ def install_torch(pip: Pip) -> None:
     stamp.write()
 
 
-def install_programs() -> None:
-    """Unpack the programs of Debian packages that are missing; where that fails, tests with them are skipped."""
-    if not (programs := missing_programs(VENV)):
+def install_programs(wanted: Iterable[str], size: str) -> None:
+    """Unpack the programs of Debian packages that are missing; where that fails, what needs them is skipped."""
+    if not (programs := missing_programs(VENV, wanted)):
         return
-    say(f"unpacking {', '.join(programs)} of Debian packages (40 MB) …")
+    say(f"unpacking {', '.join(programs)} of Debian packages ({size}) …")
     try:
         unpack_programs(VENV, programs)
     except NoPackages as error:
-        say(f"not all could be had, tests with them are skipped: {error}")
+        say(f"not all could be had, what needs them is skipped: {error}")
 
 
 def install_project(pip: Pip) -> None:
