@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
-.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system
+.PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system setup-lint
 .PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
 .PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness bench-locality bench-front-end
 .PHONY: gpu-proof demo-gateway clients
@@ -124,9 +124,10 @@ check: setup-dev lint types imports unit ## Format, lint, strict types, import c
 	@$(BIN)/python tools/house.py
 	@$(BIN)/python -m tests.long --ages
 
-lint: setup-dev
+lint: setup-dev setup-lint
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/python -m tests.scripts.assembled
 	$(BIN)/python tools/configuration_page.py --check
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m bench.shards.page --check
@@ -178,6 +179,9 @@ setup-node: setup-dev
 
 setup-system:
 	@tools/setup.sh system
+
+setup-lint: setup-dev
+	@tools/setup.sh lint
 
 setup-bench:
 	@tools/setup.sh bench

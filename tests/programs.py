@@ -14,7 +14,13 @@ import pytest
 FOLDER = Path(sys.prefix) / "programs"
 """What the set-up put beside this Python: Node, Chromium, and programs of Debian packages."""
 BROWSERS = ("chromium", "chromium-browser")
-PACKAGES = {"promtool": "prometheus", "chromium": "chromium", "node": "nodejs"}
+PACKAGES = {
+    "promtool": "prometheus",
+    "chromium": "chromium",
+    "node": "nodejs",
+    "luacheck": "lua-check",
+    "luac5.1": "lua5.1",
+}
 """Debian packages whose name is not that of their program."""
 
 
@@ -26,7 +32,12 @@ def on_path() -> None:
 def program(*names: str) -> str:
     """Path of the first program that is there; without any, the test is skipped."""
     found = next(filter(None, map(shutil.which, names)), None)
-    return found or skip_without(names[0], f"sudo apt-get install {PACKAGES.get(names[0], names[0])}")
+    return found or pytest.skip(needs(names[0]))
+
+
+def needs(name: str) -> str:
+    """The reason for what is not run without a program."""
+    return f"needs {name}: sudo apt-get install {PACKAGES.get(name, name)}"
 
 
 def skip_without(what: str, remedy: str) -> str:

@@ -1,4 +1,4 @@
-"""The scripts as files: small, with a header, put together in the right order, and without globals."""
+"""The scripts as files: small, with a header, and put together in the right order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ FOLDERS = [(resources.files(each.PACKAGE).joinpath("lua"), each.VERBS) for each 
 LUA = {verb: folder for folder, verbs in FOLDERS for verb in verbs}
 """Folder of each verb."""
 MAX_LINES = 60
-MAX_LOCALS = 195
-"""At the level of the whole script. Lua compiles none with more than 200, and a change may need some."""
 INCLUDE = re.compile(r"-- @include (\w+)")
 
 
@@ -54,21 +52,6 @@ def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
             assert whole.index(parts[needed]) < whole.index(parts[name])
     assert set(INCLUDE.findall(whole)) <= set(included)
     assert whole.endswith(text_of(verb))
-
-
-@pytest.mark.parametrize("verb", LUA)
-def test_nothing_is_global(verb: str) -> None:
-    """Redis refuses globals, but only when the line is reached. A table's functions are none."""
-    for line in source(verb).splitlines():
-        assert not re.match(r"\s*function\b(?! \w+\.)", line), line
-        assert line.startswith((" ", "local ", "--", "end", "if ", "for ", "while ", "return", "}", "")), line
-
-
-@pytest.mark.parametrize("verb", LUA)
-def test_no_script_comes_near_the_most_locals_that_lua_allows(verb: str) -> None:
-    functions = re.findall(r"^local function (\w+)", source(verb), re.MULTILINE)
-    others = re.findall(r"^local (?!function\b)(\w+(?:, \w+)*)", source(verb), re.MULTILINE)
-    assert len(functions) + sum(len(names.split(",")) for names in others) <= MAX_LOCALS
 
 
 @pytest.mark.parametrize("verb", LUA)

@@ -1,0 +1,214 @@
+"""Judges the scripts put together, as Redis gets them: luacheck's findings, and sizes within the bounds of bounds.toml.
+
+    .venv/bin/python -m tests.scripts.assembled             fails if luacheck finds something, or a bound is passed
+    .venv/bin/python -m tests.scripts.assembled --tighten   moves bounds close to the sizes first, and loosens none
+
+Lua allows 200 local variables in a chunk, and 60 upvalues in a function. `free` is how many more local variables a real
+server loads the script with, and `in_function` the same of its function in the library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import redis
+
+from streamfleet.cli.demo.server import RedisServer, find_servers
+from streamfleet.common import scripts
+from streamfleet.gateway import broker as gateway
+from tests import programs
+from tests.servers import newest
+
+ROOT = Path(__file__).parents[2]
+BOUNDS = Path(__file__).parent / "bounds.toml"
+PACKAGES = {scripts.PACKAGE: scripts.VERBS, gateway.PACKAGE: gateway.VERBS}
+COLUMNS = ("lines", "bytes", "free", "in_function", "upvalues", "functions")
+LEAST = ("free", "in_function")
+"""Sizes whose bound is the least allowed."""
+MOST = {"upvalues": 40, "functions": 12}
+"""Sizes that may be reached: bounds.toml names upvalues only where there are more, and each table of functions."""
+Rows = Mapping[str, Mapping[str, int]]
+"""Sizes or bounds: by name of what is measured, by column."""
+
+
+def main() -> int:
+    """Print findings, sizes and what could not be checked; 1 if anything is wrong."""
+    programs.on_path()
+    lacking = [name for name in ("luacheck", "luac5.1") if not shutil.which(name)]
+    wrong = [] if "luacheck" in lacking else findings(PACKAGES)
+    rows = dict(sizes(upvalues="luac5.1" not in lacking))
+    if "--tighten" in sys.argv:
+        BOUNDS.write_text(tightened(BOUNDS.read_text("utf-8"), rows), "utf-8")
+    bounds = tomllib.loads(BOUNDS.read_text("utf-8"))
+    wrong += passed(rows, bounds)
+    print("\n".join(table(rows, bounds)))
+    if lacking:
+        print(programs.not_run(programs.needs(name) for name in lacking))
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+def findings(packages: Mapping[str, Sequence[str]]) -> list[str]:
+    """Faults that luacheck finds in the assembled scripts of packages, in the lines of the parts.
+
+    A part is whole in each script that has it. Of its helpers only those are unused that no script uses.
+    """
+    origins = {verb: origin(package, verb) for package, verbs in packages.items() for verb in verbs}
+    with tempfile.TemporaryDirectory() as folder:
+        for verb in origins:
+            Path(folder, f"{verb}.lua").write_text(scripts.marked(verb), "utf-8")
+        command = ["luacheck", "--config", str(ROOT / ".luacheckrc"), "--formatter", "plain", "--codes", "."]
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    lines = re.findall(r"^(?:\./)?(\w+)\.lua:(\d+):\d+: \(([EW]\d+)\) (.*)", ran.stdout, re.MULTILINE)
+    if ran.returncode and not lines:
+        return [f"luacheck fails: {ran.stdout}{ran.stderr}"]
+    found = defaultdict(set)
+    for verb, line, code, said in lines:
+        of = origins[verb]
+        before, on_line, there = said.partition(" on line ")  # of what is shadowed
+        number, _, behind = there.partition(" ")
+        text = f"{before} in {of[int(number) - 1][1]} {behind}".rstrip() if on_line else said
+        found[(*of[int(line) - 1], code, text)].add(verb)
+    having = Counter(part for each in origins.values() for part in {part for part, _ in each})
+    told = []
+    for (part, place, code, said), verbs in found.items():
+        if len(verbs) == having[part]:
+            told.append(f"{place}: {said} ({code})")
+        elif not code.startswith("W2"):
+            told.append(f"{place}: {said} ({code}, in {', '.join(sorted(verbs))})")
+    return sorted(told)
+
+
+def folder_of(package: str) -> Path:
+    """Folder with the scripts of a package."""
+    return Path(str(resources.files(package))) / "lua"
+
+
+def origin(package: str, verb: str) -> list[tuple[str, str]]:
+    """Part and place of each line of an assembled script."""
+    folder = folder_of(package)
+    whole = scripts.marked(verb)
+    lines = [("", "")] * (whole.count("\n") + 1)
+    for part in (*folder.glob("lib/*.lua"), folder / f"{verb}.lua"):
+        text, name = part.read_text("utf-8"), os.path.relpath(part)
+        if text in whole:
+            first, length = whole.count("\n", 0, whole.index(text)), text.count("\n")
+            lines[first : first + length] = [(name, f"{name}:{number + 1}") for number in range(length)]
+    return lines
+
+
+def sizes(*, upvalues: bool) -> Iterator[tuple[str, dict[str, int]]]:
+    """Sizes of the queue's verbs, of the gateway's verbs together, of all parts, and of the tables of functions."""
+    with RedisServer(newest(find_servers())) as server, redis.Redis.from_url(server.url) as client:
+        for verb in scripts.VERBS:
+            yield verb, size(client, verb, upvalues=upvalues)
+        others = [size(client, verb, upvalues=upvalues) for verb in gateway.VERBS]
+        yield "gateway, the worst", {column: worst(column)(each[column] for each in others) for column in others[0]}
+    texts = [path.read_text("utf-8") for path in folder_of(scripts.PACKAGE).rglob("*.lua")]
+    yield "all of common", {"lines": sum(text.count("\n") for text in texts)}
+    names = re.findall(r"\bfunction (\w+)\.\w|\b(\w+)\.\w+ = function\b", "\n".join(texts))
+    for name, number in sorted(Counter(map("".join, names)).items()):
+        yield f"table {name}", {"functions": number}
+
+
+def size(client: redis.Redis, verb: str, *, upvalues: bool) -> dict[str, int]:
+    """Sizes of one verb by column."""
+    text = scripts.source(verb)
+    found = {"lines": text.count("\n"), "bytes": len(text.encode())}
+    found["free"] = free(lambda more: client.script_load(more + text))
+    texts = [text]
+    if verb in scripts.FUNCTIONS:
+
+        def alone(more: str) -> str:
+            return scripts.library(lambda each: more + text if each == verb else scripts._VERB).text
+
+        found["in_function"] = free(lambda more: client.function_load(alone(more), replace=True))
+        texts.append(alone(""))
+    if upvalues:
+        found["upvalues"] = max(map(most_upvalues, texts))
+    return found
+
+
+def free(load: Callable[[str], object]) -> int:
+    """Number of local variables that a text may have more, so that a server still loads it."""
+
+    def refused(number: int) -> bool:
+        try:
+            load(f"local {', '.join(f'free_{each}' for each in range(number))}\n")
+        except redis.ResponseError as error:
+            if "local variables" not in str(error):
+                raise
+            return True
+        return False
+
+    return bisect(range(1, 201), False, key=refused)
+
+
+def most_upvalues(text: str) -> int:
+    """The most upvalues that a function in a text has."""
+    command = ["luac5.1", "-p", "-l", "-"]
+    listed = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    return max(map(int, re.findall(r"^\S+ params?, .* (\d+) upvalues?,", listed, re.MULTILINE)))
+
+
+def worst(column: str) -> Callable[[Iterable[int]], int]:
+    """The function that finds the worst of the sizes in a column."""
+    return min if column in LEAST else max
+
+
+def bound_of(bounds: Rows, name: str, column: str) -> int | None:
+    """Bound of a size; None if there is none."""
+    return bounds.get(name, {}).get(column, MOST["upvalues"] if column == "upvalues" else None)
+
+
+def passed(rows: Rows, bounds: Rows) -> list[str]:
+    """The bounds that are passed or lacking, and those of things that are gone."""
+    gone = [f"{name} is gone: take its line out of {BOUNDS.name}" for name in bounds if name not in rows]
+    return gone + [
+        f"{name}: {column} {value:,}, bound {bound}: write less, or argue for another bound in {BOUNDS.name}"
+        for name, row in rows.items()
+        for column, value in row.items()
+        if (bound := bound_of(bounds, name, column)) is None or worst(column)((value, bound)) != bound
+    ]
+
+
+def tightened(text: str, rows: Rows) -> str:
+    """The text of bounds.toml with each bound close to the size, where that is tighter."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        for name, bounds in tomllib.loads(line).items():
+            new = ", ".join(
+                f"{each} = {tighter(each, bounds[each], rows.get(name, {}).get(each, bounds[each]))}" for each in bounds
+            )
+            lines[number] = f'"{name}" = {{{new}}}'
+    return "\n".join([*lines, ""])
+
+
+def tighter(column: str, bound: int, value: int) -> int:
+    """The bound that leaves a size a little room, or the one there is."""
+    if column in LEAST:
+        return max(bound, value - 3)
+    return min(bound, max(value, MOST[column]) if column in MOST else value + value // 50 + 2)
+
+
+def table(rows: Rows, bounds: Rows) -> Iterator[str]:
+    """Lines of a table of sizes, each before its bound."""
+    yield f"{'size / bound':26}" + "".join(f"{column:>18}" for column in COLUMNS)
+    for name, row in rows.items():
+        cells = (f"{row[each]:,} / {bound_of(bounds, name, each)}" if each in row else "" for each in COLUMNS)
+        yield f"{name:26}" + "".join(f"{cell:>18}" for cell in cells)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
