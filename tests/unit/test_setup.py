@@ -31,6 +31,7 @@ case "$*" in
     echo "not run: ${NOT_RUN:-nothing}"
     exit "${FAILING:-0}" ;;
 *--last-failed*) exit "${AGAIN:-0}" ;;
+*lint*) echo "not run: ${NOT_CHECKED:-nothing}" ;;
 "${BROKEN:-no}") exit 1 ;;
 esac
 """
@@ -162,10 +163,15 @@ def test_what_cannot_be_had_is_no_traceback(unpacking: Callable[[str], Completed
         ({"FAILING": "1"}, 0, "flaky, passed when run alone: tests/test_a.py::test_b[the c]"),
         ({"FAILING": "1", "AGAIN": "1"}, 1, "FAILED: twice"),
         ({"NOT_RUN": "8 (needs promtool: …)"}, 1, "FAILED: apt-get is here, and yet not run: 8 (needs promtool: …)"),
+        (
+            {"NOT_CHECKED": "1 (needs luacheck: …)"},
+            1,
+            "FAILED: apt-get is here, and yet not run: 1 (needs luacheck: …)",
+        ),
         ({"BROKEN": "demo"}, 1, "FAILED: make demo"),
         ({"BROKEN": "long ARGS=--turn"}, 1, "FAILED: a part of make long, twice with the same seed"),
     ],
-    ids=["all is well", "flaky", "fails twice", "not run", "demo", "long"],
+    ids=["all is well", "flaky", "fails twice", "not run", "not checked", "demo", "long"],
 )
 def test_ci_calls_the_two_commands_and_runs_once_more_what_failed(
     repository: Path, tmp_path: Path, setting: dict[str, str], status: int, said: str
@@ -182,7 +188,7 @@ def test_ci_calls_the_two_commands_and_runs_once_more_what_failed(
     assert (ran.returncode, said in ran.stdout) == (status, True), ran.stdout + ran.stderr
     called = (tmp_path / "log").read_text().splitlines()
     assert "apt-get" not in called
-    if "BROKEN" not in setting:
+    if not {"BROKEN", "NOT_CHECKED"} & set(setting):
         assert called[:3] == ["make --jobs=2 --output-sync lint types imports", "make demo", "make test"]
     assert any("--last-failed" in line for line in called) == ("FAILING" in setting)
     assert (called[-1] == "make long ARGS=--turn") == (status == 0 or "long" in said)
