@@ -152,6 +152,7 @@ async def test_promoted_work_has_its_old_rank_and_somebody_is_woken(queue: Queue
             "ready:high": [("1000-0", NOW + 500)],
             "wake": {"undelivered": 1},
             "bench": ["1"],
+            "standby": ["1"],
         },
     )
 

@@ -32,8 +32,7 @@ class Pulling(FleetState):
             worker.hints = await self._read()
             worker.state = "read"
         elif worker.state == "waiting" and self._woken(worker):
-            name = worker.name if self._home(worker) else ""
-            worker.watching = await self.queue.broker.wait_idle(1_000, name, worker.pulled_ms)
+            worker.watching = await self.queue.broker.wait_idle(1_000, worker.name, worker.pulled_ms)
             worker.state, worker.called = "watching" if worker.watching else "awake", True
             worker.until = self.now + HANDED_MS
         elif worker.moves:

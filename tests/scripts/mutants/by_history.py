@@ -16,7 +16,6 @@ SEEDS = {
     "tenants: what was generated stays charged": 1,
     "set_tenant: the newest values count": 1,
     "set_tenant: a clock that was set back makes nothing older": 1,
-    "upkeep: a walk ends where nothing is ready": 38,
     "upkeep: a tenant that has gone is forgotten": 1,
     "upkeep: what operators set counts within seconds": 5,
     "upkeep: who may run more since its limit was raised waits again": 1,
@@ -27,7 +26,6 @@ SEEDS = {
     "tenants: an answer that nobody counted is charged like all else": 1,
     "tenants: lengths are of a class": 8,
     "tenants: the weight counts": 8,
-    "tenants: the lowest goes first": 30,
     "tenants: output of earlier runs is charged once": 1,
     "tenants: lost work is not charged": 1,
     "tenants: what waits for another counts for the limit too": 231,
@@ -52,7 +50,6 @@ SEEDS = {
 UNNOTICED = {
     "hands overwrite keys, which no labelled history does": (
         "tenants: keys of another type are left alone",
-        "tenants: turns of another type are left alone",
         "affinity: keys of another type are left alone",
         "affinity: what is no number is no home",
         "affinity: sessions of another type, where what they told is remembered",
@@ -88,9 +85,9 @@ UNNOTICED = {
     ),
     "it mends what stands in a wrong index or charge, and nothing in a history puts it there": (
         "tenants: what stands in no index is taken too",
-        "tenants: what another has taken is not charged",
+        "tenants: what is not ready is not charged",
         "tenants: a charge that nobody settled is given back",
-        "upkeep: what an earlier release staged takes turns",
+        "upkeep: what stands in no index takes turns",
         "upkeep: what is ready no more leaves the index",
         "upkeep: a run that is over is charged no more",
         "affinity: what is left over is found",
