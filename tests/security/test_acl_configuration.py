@@ -55,6 +55,13 @@ async def test_a_client_that_may_not_read_it_says_so(guarded: Guarded) -> None:
             pass
 
 
+async def test_a_client_that_may_not_read_it_any_more_is_refused_each_time(guarded: Guarded) -> None:
+    async with guarded.broker(without_meta(guarded, Role.PRODUCER)) as broker:
+        for _ in range(2):
+            with pytest.raises(NotPermitted, match="streamfleet acl"):
+                await broker.refresh_configuration()
+
+
 def test_doctor_looks_at_all_else_where_it_may_not_read_it(guarded: Guarded) -> None:
     ended = streamfleet(without_meta(guarded, Role.OPERATOR), "doctor", "--json")
     levels = {check["name"]: check["level"] for check in json.loads(ended.stdout)}

@@ -55,6 +55,7 @@ class ClientBroker(BrokerBase):
         except UnknownProtocol as error:
             self._unknown_protocol = str(error)
         except NotPermitted:
+            self._fresh_until = 0.0  # otherwise the calls of the next second would go on without a look
             raise
         except SettingsError as error:
             self._unknown_protocol = ""
