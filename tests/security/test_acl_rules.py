@@ -28,7 +28,7 @@ from streamfleet.operator.access_rules import (
 from tests.integration.cli_processes import streamfleet
 from tests.security.guarded import Guarded
 
-COMMAND = re.compile(r"(?:call\(|= ?\{)'([A-Z]{3,})'(?:, ?'([A-Z]+)')?")
+COMMAND = re.compile(r"(?:call(?:_if_typed)?\(|= ?\{)'([A-Z]{3,})'(?:, ?'([A-Z]+)')?")
 CONTAINERS = {"XGROUP", "XINFO", "MEMORY"}
 ASKS_FIRST = {(Role.PRODUCER, "enqueue"): {"zrange"}}
 """Commands that a script sends only where `redis.acl_check_cmd` allows them."""
