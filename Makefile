@@ -52,7 +52,7 @@ fault-vllm: setup-vllm ## The fault harness with real vLLM, small; 500 answers t
 hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 	@$(BIN)/python -m tests.hostile $(ARGS)
 
-fuzz: setup-dev ## Random histories of the scripts, and 100,000 entries of any kind through real workers
+fuzz: setup-dev ## Random histories of the scripts, and 200,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 long: setup-dev setup-vllm setup-node setup-system ## All long runs, fault to clients, or the named ones; about two hours (ARGS='fault fuzz')
