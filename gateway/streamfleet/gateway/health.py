@@ -35,7 +35,7 @@ async def livez() -> Response:
 
 @router.get("/readyz", **operation({200: _TEXT, 503: _TEXT}, keyed=False))
 async def readyz(request: Request) -> Response:
-    """200 while it takes requests: it is not stopping, and Redis answers. Else 503 with the reason."""
+    """200 while it takes requests: not stopping, Redis answers, the protocol is known. Else 503 with the reason."""
     reason = await unready_reason(gateway_of(request))
     return PlainTextResponse(f"{reason or 'ok'}\n", 503 if reason else 200)
 
