@@ -111,7 +111,10 @@ class Faults(FleetState):
         self.dump = await self.queue.dump()
         self._check_homes()
         self.disturbed = False
-        self.dead_watches = {name: until for name, until in self.dead_watches.items() if until > self.now}
+        # Also a worker that died while it waited: a watch may have been handed to it since.
+        waits = {worker.name for worker in self.workers if worker.state in ("watching", "read", "waiting")}
+        watches = self.dump.get("watch", [])
+        self.dead_watches = {name: until for name, until in watches if until > self.now and name not in waits}
 
     async def _expire(self, _: Step) -> None:
         """Housekeeping: what is too late ends though nobody has room for it."""
