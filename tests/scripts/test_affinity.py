@@ -120,6 +120,22 @@ async def test_a_tenant_that_waits_for_another_holds_up_no_other(queue: Queue) -
     assert await take(queue, home, 1) == [f"{NOW}-1"]
 
 
+async def test_what_was_interrupted_elsewhere_goes_first(queue: Queue) -> None:
+    """It goes before what another tenant has waiting for its home, which has had no time yet."""
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", tenant="b")
+    lease = await queue.claim("w3")  # it has no prefix cache, and so it is no home
+    await queue.broker.release("w3", [lease], gave_way=True, kept={lease: ("run", 3)}, generated={lease: 7})
+    await queue.add("high", f"{NOW}-2", tenant="a", session="its")
+    await pull(queue, "w1", 0)
+    dump = await queue.dump()
+    (number,) = {int(place) % 2**40 for _, place in dump["homes"]} - {0}
+    home, other = ("w1", "w2") if number == 1 else ("w2", "w1")
+    assert dump["turns:high"][0][0] == "a"
+    assert await take(queue, other, 1) == [f"{NOW}-1"]
+    assert await take(queue, home, 1) == [f"{NOW}-2"]
+
+
 async def test_what_was_passed_over_for_long_goes_to_anybody(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first", deadline=NOW + 20_000)

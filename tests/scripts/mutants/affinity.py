@@ -32,6 +32,7 @@ _OWN_TESTS = tuple(
         "affinity: what is taken in turn leaves the index": "what_is_taken_in_turn_leaves_the_index",
         "affinity: what stands in no index is taken too": "what_stands_in_no_index_is_taken_too",
         "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
+        "affinity: what was interrupted elsewhere goes first": "what_was_interrupted_elsewhere_goes_first",
         "affinity: what was left over is not taken": "what_somebody_took_out_by_hand_is_left_over_and_dropped",
         "affinity: what was passed over for long goes to anybody": "what_was_passed_over_for_long_goes_to_anybody",
         "affinity: who is behind with the first is behind with the next": (

@@ -80,6 +80,7 @@ UNNOTICED = {
         "affinity: what no tenant may run is not there to be taken",
         "affinity: what no tenant may run is no work left behind",
         "affinity: of tenants, the next is asked when the first waits for another",
+        "affinity: what was interrupted elsewhere goes first",
         "pop: an entry that waits for another worker is passed over",
         "pop: an entry that waits for another worker stays ready",
     ),

@@ -57,12 +57,12 @@ local function add_pick(t)
     record.running, t.picks[row.id] = record.running - 1, nil
   end
 
-  -- True for an entry that is left to another worker, of a bounded number in each `pop`.
+  -- True for an entry that is left to another worker, of a bounded number in each `pop`; and true if it was interrupted there.
   local function stays(lane, id, worker)
-    local waits = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
-      or some_sessions and passed < 64 and homing() and homes().elsewhere(lane, id)
+    local held = some_interrupted and passed < 16 and waits_for_another(lane, id, worker)
+    local waits = held or some_sessions and passed < 64 and homing() and homes().elsewhere(lane, id)
     if waits then passed = passed + 1 end
-    return waits
+    return waits, held
   end
 
   -- A request that is nearly late may go first if its tenant is only a few such requests ahead. Returns its id or nil.
@@ -138,7 +138,7 @@ local function add_pick(t)
 
   -- Returns the number of entries in the index that were not to be taken.
   local function round(lane, rows, wanted, ids, worker)
-    local queue, picked, left, gone, touched, before = tenants_of(rows), {nil}, nil, {nil}, {nil}, #ids
+    local queue, picked, left, gone, touched, before, first = tenants_of(rows), {nil}, nil, {nil}, {nil}, #ids, 0
     wanted = wanted - before
     while #picked < wanted and #gone < MOST_ROUNDS do
       local tenant = table.remove(queue, 1)
@@ -154,9 +154,13 @@ local function add_pick(t)
         else
           local row = {tenant = tenant, name = tenant.name, id = id, member = member, ready = ready,
             bytes = bytes ~= '' and bytes, limit = tonumber(limit), record = record, cost = 0, prompt = 0, class = ''}
-          if stays(lane, id, worker) then
+          local waits, held = stays(lane, id, worker)
+          if waits then
             left = left or {}
-            left[#left + 1] = row
+            local place = #left + 1
+            -- @guard affinity: what was interrupted elsewhere goes first
+            if held then first, place = first + 1, first + 1 end
+            table.insert(left, place, row)
           else
             pick(lane, row, picked)
           end
