@@ -319,7 +319,8 @@ class Model:
                 ready = {name for name, place in self.places.items() if place == READY and name.startswith(f"{lane}:")}
                 assert ready <= set().union(*mine.values()), f"{lane}: {ready} is not in {mine}"
             known = {tenant for tenant, score in dump.get(f"turns:{lane}", []) if score >= 0}
-            may = {tenant for tenant, names in mine.items() if all(map(self.may_run, names & self.entries.keys()))}
+            there = {tenant: names & self.entries.keys() for tenant, names in mine.items()}  # not deleted by hand
+            may = {tenant for tenant, names in there.items() if names and all(map(self.may_run, names))}
             assert walking or may <= known <= mine.keys(), f"{lane}: {known}, but {mine} wait"
 
     def _remove(self, name: str) -> None:
