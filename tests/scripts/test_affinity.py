@@ -233,6 +233,16 @@ async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
     assert await take(queue, "w2") == [f"{NOW}-2"]
 
 
+async def test_what_comes_as_its_home_starts_again_goes_to_another(queue: Queue) -> None:
+    """The pull that loses a home brings arrivals in order, too."""
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w1", 0, start="b")
+    dump = await queue.dump()
+    assert {str(int(place) % 2**40) for _, place in dump["homes"]} <= {number for number, _ in dump["loads"]}
+    assert await take(queue, "w2") == [f"{NOW}-1"]
+
+
 async def test_what_comes_for_nobody_is_seen_at_once(queue: Queue) -> None:
     """A home that has more than enough looks for nobody's every 100 ms, and once one has come."""
     await meet(queue, "w1")

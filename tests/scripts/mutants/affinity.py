@@ -47,6 +47,12 @@ _OWN_TESTS = tuple(
 MUTANTS = (
     *_OWN_TESTS,
     Mutant(
+        "affinity: a home that was lost in this call is none",
+        "load < AFFINITY.lost and load, nil",
+        "load, nil",
+        caught_by="affinity.what_comes_as_its_home_starts_again_goes_to_another",
+    ),
+    Mutant(
         "affinity: what is no number is no home",
         "if not number then   -- added by hand",
         "if false then   -- added by hand",

@@ -118,7 +118,7 @@ function AFFINITY.add_records(h)
   end
 
   function h.set_work(number, load)
-    loads[number], moves[number] = load, nil
+    loads[number], moves[number] = load < AFFINITY.lost and load, nil
     call_if_typed('ZADD', LOADS, load, number)
   end
 
