@@ -374,6 +374,21 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
     assert not await queue.command("HEXISTS", queue.keys.sched, "tenants")
 
 
+async def test_a_tenant_is_kept_while_a_charge_of_its_requests_is(queue: Queue) -> None:
+    """Those without a tenant have no turn where nobody shares the lane, and wait there for more than an hour."""
+    await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
+    await queue.add("high", "1001-0", deadline=FAR, body=asking(100))
+    nobodys, its = (claim.lease for claim in (await queue.pull(wanted=2)).claims)
+    assert its.stream_id == "1000-0"
+    await end(queue, its, 4, 10)
+    await queue.broker.release("w1", [nobodys], generated={nobodys: 7})
+    later = queue.at(NOW + HOUR_MS + 1)
+    for _ in range(4):
+        await later.broker.expire()
+    await end(later, await later.claim(), 4, 10)
+    assert not (await later.broker.audit()).problems()
+
+
 async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue) -> None:
     await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
     await flood(queue, "b", 40, limit=200, first=2000)

@@ -81,6 +81,8 @@ UNNOTICED = {
         "affinity: what no tenant may run is no work left behind",
         "affinity: of tenants, the next is asked when the first waits for another",
         "affinity: what was interrupted elsewhere goes first",
+        "affinity: a home that was lost in this call is none",
+        "upkeep: a tenant is kept while a charge of its requests is",
         "pop: an entry that waits for another worker is passed over",
         "pop: an entry that waits for another worker stays ready",
     ),

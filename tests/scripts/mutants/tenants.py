@@ -125,4 +125,10 @@ MUTANTS = (
         231,
     ),
     Mutant("tenants: who got to its limit by picks of another lane takes no more", caught_by=LABELLED, seed=22),
+    Mutant(
+        "upkeep: a tenant is kept while a charge of its requests is",
+        "and settled and not (waits",
+        "and not (waits",
+        caught_by="tenants.a_tenant_is_kept_while_a_charge_of_its_requests_is",
+    ),
 )

@@ -59,7 +59,8 @@ local function tidy_tenants()
             t.unblocked = true
           end
         end
-        if record.running == 0 and not (waits or record.new) and now_ms() - record.seen >= FORGET_MS then
+        local settled = record.charged == record.tokens   -- none of its requests waits with a charge for what it generated
+        if record.running == 0 and settled and not (waits or record.new) and now_ms() - record.seen >= FORGET_MS then
           -- @guard upkeep: a tenant that has gone is forgotten
           t.forget_record(name)
         end
