@@ -268,16 +268,18 @@ async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) ->
     async def pull(worker: str, wanted: int = 1, start: str = "1", broker: Broker = me) -> Pulled:
         return await broker.pull(worker, wanted, home=Home(start, 0))
 
-    await add(admin, Lane.HIGH, f"{NOW}-18", session="s")
-    for worker in ("w1", "w2", "w3"):
-        for row in (await pull(worker)).claims:
-            await me.complete(worker, [succeeded(row.lease)])
+    await add(admin, Lane.HIGH, f"{NOW}-18")
+    await me.pull("w1", 0)  # ready before the first session: it stands in no index of homes
     await add(admin, Lane.HIGH, f"{NOW}-19", session="s")
-    await pull("w3", 0)
-    assert await me.cancel(f"high:{NOW}-19")
-    assert [(await pull(worker)).role for worker in ("w2", "w3", "w1")][-1] is Waiting.IDLE_WAITER
+    for worker in ("w1", "w2", "w3"):
+        for row in (await pull(worker, 2)).claims:
+            await me.complete(worker, [succeeded(row.lease)])
     await add(admin, Lane.HIGH, f"{NOW}-20", session="s")
+    await pull("w3", 0)
+    assert await me.cancel(f"high:{NOW}-20")
+    assert [(await pull(worker)).role for worker in ("w2", "w3", "w1")][-1] is Waiting.IDLE_WAITER
     await add(admin, Lane.HIGH, f"{NOW}-21", session="s")
+    await add(admin, Lane.HIGH, f"{NOW}-22", session="s")
     assert not (await pull("w2")).claims
     assert await admin.connection.command("PTTL", me.keys.home("w1")) > 0
     await me.wait_idle(5_000, "w1")
