@@ -513,7 +513,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "promote.lua wakes nobody",
         "wake_up_lost",
         "not within 5 s: r has a result",
-        (("if ready > 0 then wake() end", ""),),
+        (("if ready > 0 then\n", "if ready > 1e9 then\n"),),
         _patient_waits,
     ),
     Mutation(

@@ -261,7 +261,12 @@ async def test_flex_is_refused_where_it_would_be_late(stage: Stage, rows: redis.
     await eventually(nothing_waits, 20, "what earlier tests left has gone: it would go first")
     now_ms = (await rows.time())[0] * 1000
     pace = {"at": now_ms, "took": 60_000, "left": 1, "span": 60_000, "came": [0] * 4, "read": [0] * 4, "run": 100}
-    pace |= {"waits": [False] * 4, "last": ["0-0"] * 4, "senders": {}}
+    pace |= {
+        "waits": [False] * 4,
+        "last": ["0-0"] * 4,
+        "senders": {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES},
+        "turns": {},
+    }
     await rows.hset("{default}:sched", "pace", json.dumps(pace))  # one request a minute
     body, headers = chat(model=MODEL, service_tier="flex"), {"X-Streamfleet-Ttl": "5s"}
     try:

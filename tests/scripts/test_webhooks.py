@@ -139,11 +139,22 @@ async def test_refusals_are_counted_apart_from_attempts_until_the_end(queue: Que
         delivery = await hooks.one()
         assert (delivery.refusals, delivery.attempt) == (refusals, attempt)
         assert await hooks.settle(delivery, how)
-    later = hooks.at(NOW + 5_000)
+    later = hooks.at(NOW + 6_000)
     delivery = await later.one()
     assert (delivery.refusals, delivery.attempt) == (2, 2)
     assert await later.settle(delivery, DEAD)
     assert "tries" not in await later.dump()
+
+
+async def test_who_forbade_one_lets_others_go_first(queue: Queue) -> None:
+    hooks = await Hooks(queue).announced("m1")
+    refused = Settlement(Ending.BACK, 1_000, Reason.REFUSED)
+    assert await hooks.settle(await hooks.one("d1"), refused)
+    due = hooks.at(NOW + 1_000)
+    assert not (await due.take("d1")).deliveries
+    assert await due.settle(await due.one("d2"), refused)
+    assert not (await hooks.at(NOW + 2_999).take("d2")).deliveries
+    assert await hooks.at(NOW + 3_000).one("d2"), "nobody else came"
 
 
 async def test_so_many_are_outstanding_and_no_more(queue: Queue) -> None:

@@ -36,7 +36,8 @@ class WebhookNames:
         self.messages = f"{self.base}webhooks:messages"
         """Hash of id to message, JSON, while it is outstanding."""
         self.tries = f"{self.base}webhooks:tries"
-        """Hash of id to number of started attempts; `refused:<id>` is how often settings forbade its address."""
+        """Hash of id to number of started attempts; `refused:<id>` is how often settings forbade its address,
+        and `refuser:<id>` the last deliverer whose settings did."""
         self.ended = f"{self.base}webhooks:ended"
         """Sorted set of ids by their end, epoch ms, so that the same event is not announced again for a while."""
         self.dead = f"{self.base}webhooks:dead"

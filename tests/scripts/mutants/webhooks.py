@@ -93,9 +93,15 @@ MUTANTS = (
     ),
     Mutant(
         "webhook_take: not before its time",
-        "call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'LIMIT'",
-        "call('ZRANGEBYSCORE', LATER, '-inf', '+inf', 'LIMIT'",
+        "call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'WITHSCORES', 'LIMIT'",
+        "call('ZRANGEBYSCORE', LATER, '-inf', '+inf', 'WITHSCORES', 'LIMIT'",
         "webhooks.one_that_failed_is_due_again_when_its_time_has_come",
+    ),
+    Mutant(
+        "webhook_take: who forbade it lets others go first",
+        "'refuser:' .. due[i]) ~= deliverer then",
+        "'refuser:' .. due[i]) ~= '' then",
+        "webhooks.who_forbade_one_lets_others_go_first",
     ),
     Mutant(
         "webhook_take: not what somebody holds",
@@ -152,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "webhooks: refusals are forgotten at the end",
-        "call('HDEL', TRIES, id, 'refused:' .. id)",
+        "call('HDEL', TRIES, id, 'refused:' .. id, 'refuser:' .. id)",
         "call('HDEL', TRIES, id)",
         "webhooks.refusals_are_counted_apart_from_attempts_until_the_end",
     ),

@@ -18,7 +18,10 @@ if ending == 'dead' or ending == 'delivered' then
 else
   if ending == 'back' then call('HINCRBY', TRIES, id, -1) end
   -- @guard webhook_settle: refusals by settings are counted
-  if ARGV[7] == 'refused' then call('HINCRBY', TRIES, 'refused:' .. id, 1) end
+  if ARGV[7] == 'refused' then
+    call('HINCRBY', TRIES, 'refused:' .. id, 1)
+    call('HSET', TRIES, 'refuser:' .. id, held[2])
+  end
   if delay_ms > 0 then call('ZADD', LATER, whole(now + delay_ms), id) else make_due(id) end
 end
 call('XACK', DUE, GROUP, entry)

@@ -4,6 +4,7 @@
 -- KEYS: shared by the webhook scripts. ARGV: 1 limits; 2 deliverer; 3 most webhooks to take, 0 or more.
 -- Returns now (ms); ms until the next one is due, or -1; number of outstanding ones; the newest stream id of due ones;
 -- and of each taken one: stream id, id, attempt, message or '', how often settings of gateways forbade its address.
+local GIVE_WAY_MS = 1000   -- as often each deliverer looks
 local deliverer, wanted, now = ARGV[2], tonumber(ARGV[3]), now_ms()
 
 open_for_writes()
@@ -13,9 +14,13 @@ if known.err then
   call('XGROUP', 'CREATE', DUE, GROUP, '0', 'MKSTREAM')
 end
 
-for _, id in ipairs(call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'LIMIT', 0, 1000)) do
-  make_due(id)
-  call('ZREM', LATER, id)
+local due = call('ZRANGEBYSCORE', LATER, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, 1000)
+for i = 1, #due, 2 do
+  -- @guard webhook_take: who forbade it lets others go first
+  if tonumber(due[i + 1]) <= now - GIVE_WAY_MS or call('HGET', TRIES, 'refuser:' .. due[i]) ~= deliverer then
+    make_due(due[i])
+    call('ZREM', LATER, due[i])
+  end
 end
 
 local taken = {}
@@ -49,6 +54,7 @@ forget_silent(deliverer)
 call('ZREMRANGEBYSCORE', ENDED, '-inf', whole(now - cfg.remember_ms))
 local oldest = whole(math.max(0, now - cfg.dead_ttl_ms))
 if call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', 1000) == 0 then call('XTRIM', DEAD, 'MINID', '=', oldest) end
-local first, last = call('ZRANGE', LATER, 0, 0, 'WITHSCORES'), named(call('XINFO', 'STREAM', DUE), 'last-generated-id')
+local first = call('ZRANGEBYSCORE', LATER, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local last = named(call('XINFO', 'STREAM', DUE), 'last-generated-id')
 local due_in = first[2] and whole(math.max(0, first[2] - now)) or '-1'
 return {whole(now), due_in, call('HLEN', MESSAGES), last, taken}

@@ -31,14 +31,12 @@ from streamfleet.gateway.webhooks.targets import host_of
 
 log = structlog.get_logger(__name__)
 LOOK_MS = 1_000
-"""Longest time between two looks for webhooks that are due by time, or whose lease ended."""
+"""Longest time between two looks for webhooks that are due by time, or whose lease ended (as in webhook_take.lua)."""
 MOST_AT_ONCE = 64
 WAITING_PER_SLOT = 8
 PARKED_MS = (2_000, 4_000)
 """Pause of a delivery whose host has too many waiting. It counts as no attempt, and lets other hosts proceed."""
 TROUBLE_S = 1.0
-GIVE_WAY_S = 1.0
-"""A gateway that forbids a target looks so much later than others: all know to the ms when it is due again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,6 @@ class Deliverer:
         self._running: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
         self._stopping = False
-        self._gives_way_until_s = 0.0
         self._loop: asyncio.Task[None] | None = None
         self._agent = f"streamfleet/{metadata.version('streamfleet')}"
 
@@ -173,8 +170,6 @@ class Deliverer:
             self._freed.clear()
             await self._freed.wait()
             return
-        if self._clock.monotonic() < self._gives_way_until_s:
-            await self._clock.sleep(GIVE_WAY_S)
         taken = await self._broker.take(self._name, room)
         metrics.OUTSTANDING.set(taken.outstanding)
         for delivery in taken.deliveries:
@@ -251,8 +246,6 @@ class Deliverer:
         if not written:
             log.warning("webhook_lease_lost", webhook_id=delivery.id, attempt=delivery.attempt)
             return
-        if ending.reason is Reason.REFUSED and ending.ending is Ending.BACK:
-            self._gives_way_until_s = self._clock.monotonic() + (ending.delay_ms + LOOK_MS) / 1000
         self._report(delivery, ending)
 
     def _report(self, delivery: Delivery, ending: Settlement) -> None:

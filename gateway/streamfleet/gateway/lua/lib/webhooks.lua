@@ -19,7 +19,7 @@ local function forget(id, now)
   -- @guard webhooks: what is remembered is bounded
   call('ZREMRANGEBYRANK', ENDED, 0, -10 * cfg.outstanding - 1)
   call('HDEL', MESSAGES, id)
-  call('HDEL', TRIES, id, 'refused:' .. id)
+  call('HDEL', TRIES, id, 'refused:' .. id, 'refuser:' .. id)
 end
 
 local function named(list, name)
