@@ -392,7 +392,7 @@ def _webhooks(p: Patterns) -> list[Grant]:
     return [
         Grant((*groups, "xadd", "xdel", "xread", "xinfo|stream"), p.beside(BOTH, "webhooks:due")),
         Grant(
-            ("zadd", "zrem", "zrange", "zrangebyscore", "zremrangebyrank", "zremrangebyscore", "zscore"),
+            ("zadd", "zrem", "zrangebyscore", "zremrangebyrank", "zremrangebyscore", "zscore"),
             p.beside(BOTH, "webhooks:later", "webhooks:ended"),
         ),
         Grant(
