@@ -11,7 +11,7 @@ SEEDS = {
     "tenants: nothing is left of a charge when its entry is removed": 1,
     "tenants: who may run one more waits again": 1,
     "tenants: nothing is left of turns of who has gone": 1,
-    "tenants: what was ready before them takes turns too": 37,
+    "tenants: what was ready before them takes turns too": 58,
     "tenants: what is ready no more waits no more": 1,
     "tenants: what was generated stays charged": 1,
     "set_tenant: the newest values count": 1,
