@@ -77,6 +77,7 @@ async def test_all_calls_of_a_key_end_with_it(
         kept = asyncio.create_task(http.post(PATH, json=chat(6, model="simulated", stream=True), headers=named))
         neighbour = asyncio.create_task(other.post(PATH, json=chat(6, model="simulated", stream=True)))
         ids = await eventually(lambda: running(broker, record, 5, 2), 10, "all run")
+        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") >= 3, 10, "streams begin")
         began_s = time.monotonic()
         await end(broker, key, record)
         answers = await asyncio.wait_for(asyncio.gather(stream, kept, whole, several), 20)

@@ -75,7 +75,7 @@ class Shares:
 
 
 def fills_up_to(lane: int, slots: int, percent: int = 25) -> int:
-    """How many slots all requests together may fill for one more of this lane to start."""
+    """Slots that all requests together may fill for one more of this lane to start."""
     if lane not in PATIENT:
         return slots
     reserve = slots - max(1, -(-slots * 100 // (100 + percent)))  # rule: reserve
@@ -85,7 +85,7 @@ def fills_up_to(lane: int, slots: int, percent: int = 25) -> int:
 
 
 def owed(lane: int, slots: int, running: Mapping[int, int], percent: int = 25) -> int:
-    """How many a patient lane that is owed a pick may take against the reserve. `running`: lane to how many run."""
+    """Requests that a patient lane, owed a pick, may take against the reserve. `running`: requests by lane."""
     most = fills_up_to(lane, slots, percent) - sum(number for other, number in running.items() if other >= lane)
     return max(0, min(slots - sum(running.values()), most))  # rule: share_is_bounded
 
@@ -110,7 +110,7 @@ class Run:
         return self.slack < RUNS_BEFORE_DEADLINE * self.whole  # rule: what_would_be_late_stays
 
     def price(self) -> tuple[int, int, float, float]:
-        """What gives way first has the lowest."""
+        """Sort key: the request that gives way first has the lowest."""
         slack = math.floor(math.log2(max(self.slack, 1))) if self.slack < math.inf else math.inf
         lost = self.ran * (READ_AGAIN if self.continues else 1)  # rule: least_work_lost
         return -self.lane, self.interrupted, -slack, lost  # rule: who_gives_way

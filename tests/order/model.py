@@ -31,7 +31,7 @@ Needs = Mapping[tuple[str, str], int]
 
 @dataclass
 class Taken:
-    """What a worker takes: what runs, what is ended instead, and after how many ms it may take more."""
+    """Requests that a worker takes: to run, to be ended instead; and ms until it may take more."""
 
     runs: list[Entry] = field(default_factory=list)
     dropped: list[Entry] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Model:
                 self._enter(lane, name, 0)  # rule: after_its_limit_no_credit
 
     def _turns_follow(self, lane: Lane, names: Iterable[str]) -> None:
-        """Who has nothing waiting, or runs as many as it may, is out of turn; so is "" where it is alone."""
+        """A tenant with nothing waiting, or at its limit, is out of turn; so is "" where it is alone."""
         for name in names:
             if not lane.of(name) or not self.tenant(name).may_run:
                 lane.in_turn.discard(name)
@@ -247,7 +247,7 @@ class Model:
 
     # What tests compare
     def takeable(self, worker: int, lanes: Sequence[int], now: int) -> dict[Entry, int]:
-        """What waits that this worker may run, and after how many ms: work conservation, without the bounded looks."""
+        """Waiting requests that this worker may run, each with the ms until then; looks are not bounded."""
         waiting = [e for lane in lanes if lane not in self.paused for e in self.lanes[lane].waiting.values()]
         some = [e for e in waiting if self.tenant(e.tenant).may_run]
         at_once = [e for e in some if e.home in (0, worker) or e.until]

@@ -281,7 +281,7 @@ class Pick:
         return min(rows, key=lambda row: (row[0], row[1].id))[1]  # rule: by_rank_in_its_turn
 
     def held(self) -> None:
-        """What was interrupted and waits for another worker."""
+        """Requests that were interrupted and wait for another worker."""
         for e in self.lane.rows(held=True):
             if self.room and self.tenant(e.tenant).may_run:
                 self.out(e)  # rule: held_goes_where_nothing_else_is
