@@ -99,9 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "webhook_take: who forbade it lets others go first",
-        "'refuser:' .. due[i]) ~= deliverer then",
-        "'refuser:' .. due[i]) ~= '' then",
-        "webhooks.who_forbade_one_lets_others_go_first",
+        caught_by="webhooks.who_forbade_one_lets_others_go_first",
     ),
     Mutant(
         "webhook_take: not what somebody holds",
