@@ -4,7 +4,8 @@
     .venv/bin/python -m tests.scripts.assembled --tighten   moves bounds close to the sizes first, and loosens none
 
 Lua allows 200 local variables in a chunk, and 60 upvalues in a function. `free` is how many more local variables a real
-server loads the script with, and `in_function` the same of its function in the library.
+server loads the script with, in its chunk; a policy's function has 200 of its own. `core` are the lines without the
+files of policies.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from tests.servers import newest
 ROOT = Path(__file__).parents[2]
 BOUNDS = Path(__file__).parent / "bounds.toml"
 PACKAGES = {scripts.PACKAGE: scripts.VERBS, gateway.PACKAGE: gateway.VERBS}
-COLUMNS = ("lines", "bytes", "free", "in_function", "upvalues", "functions")
-LEAST = ("free", "in_function")
+COLUMNS = ("lines", "core", "bytes", "free", "upvalues", "functions")
+LEAST = ("free",)
 """Sizes whose bound is the least allowed."""
 MOST = {"upvalues": 40, "functions": 12}
 """Sizes that may be reached: bounds.toml names upvalues only where there are more, and each table of functions."""
@@ -97,15 +98,12 @@ def folder_of(package: str) -> Path:
 
 def origin(package: str, verb: str) -> list[tuple[str, str]]:
     """Part and place of each line of an assembled script."""
-    folder = folder_of(package)
-    whole = scripts.marked(verb)
-    lines = [("", "")] * (whole.count("\n") + 1)
-    for part in (*folder.glob("lib/*.lua"), folder / f"{verb}.lua"):
-        text, name = part.read_text("utf-8"), os.path.relpath(part)
-        if text in whole:
-            first, length = whole.count("\n", 0, whole.index(text)), text.count("\n")
-            lines[first : first + length] = [(name, f"{name}:{number + 1}") for number in range(length)]
-    return lines
+    folder = os.path.relpath(folder_of(package))
+    lines = []
+    for piece in scripts.pieces(verb):
+        name = f"{folder}/{piece.path}" if piece.path else ""
+        lines += [(name, f"{name}:{piece.number + number}") for number in range(piece.text.count("\n"))]
+    return [*lines, ("", "")]
 
 
 def sizes(*, upvalues: bool) -> Iterator[tuple[str, dict[str, int]]]:
@@ -125,18 +123,11 @@ def sizes(*, upvalues: bool) -> Iterator[tuple[str, dict[str, int]]]:
 def size(client: redis.Redis, verb: str, *, upvalues: bool) -> dict[str, int]:
     """Sizes of one verb by column."""
     text = scripts.source(verb)
-    found = {"lines": text.count("\n"), "bytes": len(text.encode())}
+    core = "".join(piece.text for piece in scripts.pieces(verb) if not piece.path.startswith("policies/"))
+    found = {"lines": text.count("\n"), "core": scripts.without_marks(core).count("\n"), "bytes": len(text.encode())}
     found["free"] = free(lambda more: client.script_load(more + text))
-    texts = [text]
-    if verb in scripts.FUNCTIONS:
-
-        def alone(more: str) -> str:
-            return scripts.library(lambda each: more + text if each == verb else scripts._VERB).text
-
-        found["in_function"] = free(lambda more: client.function_load(alone(more), replace=True))
-        texts.append(alone(""))
     if upvalues:
-        found["upvalues"] = max(map(most_upvalues, texts))
+        found["upvalues"] = most_upvalues(text)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -243,41 +242,6 @@ async def test_what_comes_as_its_home_starts_again_goes_to_another(queue: Queue)
     assert await take(queue, "w2") == [f"{NOW}-1"]
 
 
-async def test_what_comes_for_nobody_is_seen_at_once(queue: Queue) -> None:
-    """A home that has more than enough looks for nobody's every 100 ms, and once one has come."""
-    await meet(queue, "w1")
-    for number in range(1, 5):
-        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 20_000 + number)
-    assert await take(queue, "w1", 1) == [f"{NOW}-1"]
-    await queue.add("high", f"{NOW}-5", deadline=NOW + 10_000)
-    assert await take(queue, "w1", 1) == [f"{NOW}-5"]
-    assert await take(queue, "w1", 1) == [f"{NOW}-2"]
-
-
-async def test_what_becomes_anybodys_is_seen_at_once(queue: Queue) -> None:
-    await meet(queue, "w1", "w2")
-    await queue.add("high", f"{NOW}-1", session="second")
-    assert await take(queue, "w2") == [f"{NOW}-1"]
-    await queue.add("high", f"{NOW}-2", session="second", deadline=NOW + 10_000)
-    for number in range(3, 7):
-        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 20_000)
-    assert await take(queue, "w1", 1) == [f"{NOW}-3"]
-    await pull(queue, "w2", 0, start="b")  # another start: what waited for the one before is anybody's
-    assert await take(queue, "w1", 1) == [f"{NOW}-2"]
-
-
-async def test_who_has_just_become_a_home_has_its_load_counted(queue: Queue) -> None:
-    await meet(queue, "w2")
-    for number in range(1, 3):
-        await queue.add("high", f"{NOW}-{number}")
-    await queue.complete("w1", (await queue.claim("w1")))  # it is no home yet
-    (claim,) = (await pull(queue, "w1")).claims
-    before = dict((await queue.dump())["loads"])
-    await queue.complete("w1", claim.lease)
-    after = dict((await queue.dump())["loads"])
-    assert sum(before.values()) - sum(after.values()) == 1
-
-
 async def test_what_waits_for_who_leaves_goes_to_anybody(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.broker.heartbeat("w1", {})
@@ -348,31 +312,6 @@ async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-3", session="first")
     assert await take(queue, "w2") == [f"{NOW}-{number}" for number in range(3)]
     assert await take(queue, "w1") == [f"{NOW}-3"]
-
-
-async def test_what_stood_in_no_index_goes_by_deadline_from_then_on(queue: Queue) -> None:
-    await meet(queue, "w1")
-    await add_to_no_index(queue, 0, 1)
-    for number in range(2, 6):
-        await queue.add("high", f"{NOW}-{number}", session="first")
-    assert [await take(queue, "w1", 1) for _ in range(3)] == [[f"{NOW}-{number}"] for number in range(3)]
-
-
-async def test_a_busy_home_sees_within_100_ms_what_others_have_left_to_anybody(queue: Queue) -> None:
-    real = queue.with_limits(now_ms=None)
-    await real.add("high", "*", session="first")
-    await real.complete("w1", (await pull(real, "w1")).claims[0].lease)
-    for number in range(1_000):
-        await real.add("high", "*", session=f"{number}")
-    await take(real, "w1", 1)
-    rank, member = 1, "D1000-A0"  # the first of all, as another script makes it ready
-    await real.command("ZADD", real.keys.ready("high"), rank, member)
-    await real.command("ZADD", real.keys.homes, 2 * 2**40, f"2{rank:016}{member}")
-    taken = 0
-    while await real.command("ZSCORE", real.keys.ready("high"), member) is not None:
-        await pull(real, "w1")
-        taken += 1
-    assert taken < 900
 
 
 async def test_an_idle_worker_takes_at_once_what_stands_in_no_index(queue: Queue) -> None:
@@ -477,21 +416,6 @@ async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
         assert (await queue.dump()).get("wake", {}).get("undelivered", 0) == left
 
 
-async def test_nobodys_wake_somebody_also_where_they_were_not_read(queue: Queue) -> None:
-    await meet(queue, "w1", "w2", "w3")
-    for worker in ("w1", "w3"):
-        assert (await pull(queue, worker, 5)).role is Role.WATCHER
-    for number in range(1, 5):
-        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 20_000)
-    for number in range(5, 8):
-        await queue.add("high", f"{NOW}-{number}", deadline=NOW + 30_000)
-    assert await take(queue, "w2", 1) == [f"{NOW}-5"]
-    hints = await queue.broker.wait(Role.WATCHER, 1_000)
-    assert [hint.lane for hint in hints] == [None]
-    assert await take(queue, "w1", 2, hints=hints, watching=True, owing=True) == [f"{NOW}-1", f"{NOW}-2"]
-    assert (await queue.dump())["wake"]["undelivered"] == 1  # for w3, which may take two
-
-
 async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW - 1}-1", session="first", tenant="a")
@@ -543,31 +467,6 @@ async def test_what_has_ended_is_no_load(queue: Queue) -> None:
     assert (await queue.dump())["loads"] == [("2", 0), ("1", 1)]
     await queue.complete("w1", claim.lease)
     assert (await queue.dump())["loads"] == [("1", 0), ("2", 0)]
-
-
-async def test_a_load_is_right_while_it_is_not_counted(queue: Queue) -> None:
-    """A home for which more waits than it takes is counted a few times a second; in between, its load follows."""
-    await meet(queue, "w1", "w2")
-    for number in range(1, 5):
-        await queue.add("high", f"{NOW}-{number}", session="first", deadline=NOW + 20_000)
-    await queue.add("high", f"{NOW}-5", deadline=NOW + 10_000)
-    await pull(queue, "w2", 0)
-    assert (await queue.dump())["loads"] == [("2", 0), ("1", 4)]
-    assert await take(queue, "w1", 1) == [f"{NOW}-5"]
-    assert (await queue.dump())["loads"] == [("2", 0), ("1", 5)]
-    assert await take(queue, "w1", 1, held=1) == [f"{NOW}-1"]
-    assert (await queue.dump())["loads"] == [("2", 0), ("1", 5)]
-
-
-async def test_a_busy_home_is_seen_again_and_again(queue: Queue) -> None:
-    real = queue.with_limits(now_ms=None)
-    await real.add("low", "*", session="first")
-    await pull(real, "w1")
-    seen: set[str] = set()
-    async with asyncio.timeout(10):
-        while len(seen) < 3:  # a few times a second
-            await pull(real, "w1", 0)
-            seen.add((await real.dump())["sessions"]["w|1"])
 
 
 async def test_the_number_of_sessions_is_bounded(queue: Queue) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common import scripts
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import Queue
 from tests.scripts.histories.fleet import Fleet
@@ -76,6 +77,24 @@ async def test_no_history_breaks_an_invariant(redis_url: str, seed: int) -> None
 @pytest.mark.parametrize("seed", range(40, 44))
 async def test_nor_on_any_release(any_redis_url: str, seed: int) -> None:
     await tell_shortest(seed, make_history(seed, LENGTH)[:PLAYED], lambda steps: play(any_redis_url, steps))
+
+
+@pytest.mark.parametrize("left_out", ["tenants", "homes", "all"])
+async def test_a_queue_works_without_policies(redis_url: str, left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories in which no request has the label."""
+    without = scripts.POLICIES if left_out == "all" else (left_out,)
+    whole = scripts.source
+    monkeypatch.setattr(scripts, "source", lambda verb: whole(verb, without))
+    played = 0
+    for seed in range(100, 160):
+        steps = make_history(seed, LENGTH)[:PLAYED]
+        labels = steps[0].x // 6
+        tenants, sessions = labels % 2 == 1, labels // 2 % 4 == 3
+        labelled = (tenants and "tenants" in without) or (sessions and "homes" in without)
+        if not labelled and played < 5:
+            played += 1
+            await play(redis_url, steps)
+    assert played == 5
 
 
 async def tell_shortest(seed: int, steps: Sequence[Step], play_steps: Play) -> None:

@@ -21,6 +21,7 @@ from tests.scripts.mutants import (
     filling,
     forgetting,
     gateway_batches,
+    hooks,
     housekeeping,
     leases,
     producers,
@@ -40,6 +41,7 @@ MUTANTS = (
     *endings.MUTANTS,
     *pulls.MUTANTS,
     *leases.MUTANTS,
+    *hooks.MUTANTS,
     *housekeeping.MUTANTS,
     *producers.MUTANTS,
     *forgetting.MUTANTS,
@@ -61,8 +63,8 @@ Test = Callable[..., Coroutine[Any, Any, None]]
 
 def test_every_mark_has_a_mutant_and_every_mutant_its_mark() -> None:
     packages = [resources.files(f"streamfleet.{name}").joinpath("lua") for name in ("common", "gateway")]
-    folders = [folder for lua in packages for folder in (lua, lua.joinpath("lib"))]
-    files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".lua")]
+    folders = [folder for lua in packages for folder in (lua, lua.joinpath("lib"), lua.joinpath("policies"))]
+    files = [file for each in folders if each.is_dir() for file in each.iterdir() if file.name.endswith(".lua")]
     marks = [mark for file in files for mark in MARK.findall(file.read_text("utf-8"))]
     assert len(marks) == len(set(marks)), "two statements have the same mark"
     assert set(marks) == {mutant.marked_by for mutant in MUTANTS} - {""}

@@ -42,7 +42,16 @@ def as_user(server: RedisServer, user: str | None, password: str | None) -> redi
 def sent_by(verb: str) -> set[str]:
     """The commands in a script's text, as ACL rules name them."""
     found, text = set(), scripts.source(verb)
-    for helper in ("open_for_writes", "require_groups", "require_types", "now_ms", "some_attempts", "forget"):
+    for helper in (
+        "open_for_writes",
+        "require_groups",
+        "require_types",
+        "now_ms",
+        "some_attempts",
+        "forget",
+        "answered",
+        "wake_alone",
+    ):
         if text.count(f"{helper}(") == 1:  # only defined, in the library that all scripts include
             text = re.sub(rf"(?m)^local function {helper}\([^)]*\)(?: .*end|\n(?:.*\n)*?end)$", "", text)
     for name, sub in COMMAND.findall(text):

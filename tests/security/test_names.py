@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from importlib import resources
 
 import pytest
 import redis
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from streamfleet.cli.demo.server import RedisServer
+from streamfleet.common import scripts
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
@@ -46,8 +46,7 @@ def server() -> Iterator[redis.Redis]:
 
 def usable_in_lua(server: redis.Redis, names: Sequence[bytes]) -> list[bool]:
     """Returns the verdict of lua/lib/entry.lua on each name, run by a real server."""
-    folder = resources.files("streamfleet.common").joinpath("lua", "lib")
-    library = "\n".join(folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("keys", "entry"))
+    library = "".join(piece.text for piece in scripts.pieces("requeue") if piece.path.startswith("lib/"))
     loop = "local found = {} for i = 2, #ARGV do found[i - 1] = usable_name(ARGV[i]) and 1 or 0 end return found"
     shared = KEYS.shared()
     reply = server.eval(

@@ -11,7 +11,7 @@ import pytest
 
 from streamfleet.common import scripts
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.scripts import marked, sha, source, without_marks
+from streamfleet.common.scripts import marked, pieces, sha, source, without_marks
 from streamfleet.gateway import broker as gateway_broker
 from streamfleet.gateway.webhook_messages import WebhookLimits
 
@@ -43,21 +43,30 @@ def test_every_verb_is_short_and_says_what_it_takes_and_returns(verb: str) -> No
 
 @pytest.mark.parametrize("verb", LUA)
 def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
-    whole = marked(verb)
-    parts = {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in LUA[verb].joinpath("lib").iterdir()}
-    included = [name for name, text in parts.items() if text in whole]
-    for name in included:
-        assert whole.count(parts[name]) == 1
-        for needed in INCLUDE.findall(parts[name]):
-            assert whole.index(parts[needed]) < whole.index(parts[name])
-    assert set(INCLUDE.findall(whole)) <= set(included)
-    assert whole.endswith(text_of(verb))
+    """A policy's files come once in each of its functions."""
+    came: list[str] = []
+    for piece in pieces(verb):
+        if piece.number == 1 and piece.path.startswith("lib/"):
+            assert piece.path not in came
+        for needed in INCLUDE.findall(piece.text):
+            assert {f"lib/{needed}.lua", f"policies/{needed}.lua"} & {*came}
+        came.append(piece.path)
+    assert came[-1] == f"{verb}.lua"
+    assert "".join(piece.text for piece in pieces(verb) if piece.path == came[-1]) == text_of(verb)
+
+
+def test_a_policy_that_is_left_out_has_a_function_that_returns_false() -> None:
+    whole, without = (source("pull", left_out) for left_out in ((), ("tenants",)))
+    assert "local function make_tenants()\n" in whole
+    assert "local function make_tenants() return false end\n" in without
+    assert "add_charges" not in without
+    assert not re.search(r"local function make_\w+\(\)\n", source("pull", scripts.POLICIES))
 
 
 @pytest.mark.parametrize("verb", LUA)
-def test_redis_gets_no_marks_of_guards(verb: str) -> None:
-    assert "@guard" not in source(verb)
-    assert source(verb).splitlines() == [line for line in marked(verb).splitlines() if "-- @guard" not in line]
+def test_redis_gets_no_marks(verb: str) -> None:
+    assert "-- @" not in source(verb)
+    assert source(verb).splitlines() == [line for line in marked(verb).splitlines() if "-- @" not in line]
 
 
 def test_a_script_is_known_by_its_content() -> None:

@@ -147,7 +147,7 @@ def descriptions(reply: Any) -> dict[str, dict[str, Any]]:
 
 
 def pace_per_s(pace: bytes | None) -> float | None:
-    """Requests that a fleet takes a second, of the field `pace` of `{q}:sched` (lua/lib/pace.lua); None if not known.
+    """Requests that a fleet takes a second, of `pace` in `{q}:sched` (lua/policies/pace.lua); None if not known.
 
     At least one is counted, so that a fleet that stands still gets slower with every look.
     """
@@ -161,7 +161,7 @@ def pace_per_s(pace: bytes | None) -> float | None:
 
 
 def ready_member(stream_id: str) -> str:
-    """A stream id as a member of a ready set (encode_id in lua/lib/entry.lua)."""
+    """A stream id as a member of a ready set (encode_id in lua/lib/ids.lua)."""
     ms, seq = stream_id.split("-", 1)
     return f"{chr(64 + len(ms))}{ms}-{chr(64 + len(seq))}{seq}"
 

@@ -1,21 +1,23 @@
-"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts from lua/lib beside it.
+"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts, from lua/lib or lua/policies beside it.
+
+A queue works without what is in lua/policies: most of it orders the queue. A line `-- @policy NAME` stands for a
+function, `make_NAME`, that holds a policy's files: their functions are made only when a call needs the policy, and they
+have local variables of their own. `-- @policy NAME FILE` is a part of it that is made apart, by `make_FILE`. The file
+ends with what the function returns. Shared parts from lua/lib that a policy includes stand outside, once.
 
 The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
 `-- @guard` lines mark a guard for the tests (CONTRIBUTING.md). Redis never gets them.
-
-Redis 7.0 and later get the scripts that run for each request as functions too: they are compiled once, and what they
-decoded of the queue's configuration stays between calls. EVALSHA makes everything in a script anew at each call, which
-takes longer than most of the Redis commands in it. Older servers, and users who may not call functions, use EVALSHA.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 PACKAGE = "streamfleet.common"
 VERBS = (
@@ -46,15 +48,12 @@ VERBS = (
     "balance",
     "set_tenant",
 )
-FUNCTIONS = ("enqueue", "pull", "complete", "renew", "release", "retry_later", "heartbeat")
-"""Verbs that are called for each request, or all the time."""
-LIBRARY_PREFIX = "streamfleet_"
+POLICIES = ("tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields")
+"""What a queue works without."""
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
-_EACH_CALL = re.compile(r"^-- @begin\n(.*?)^-- @end\n", re.MULTILINE | re.DOTALL)
-_VERB = "-- @verb\n"
-"""Stands between a script's shared parts and its own lines."""
-_MARK = re.compile(r"^ *-- @guard .+\n", re.MULTILINE)
+_POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
+_MARK = re.compile(r"^ *-- @(?:guard|include) .+\n", re.MULTILINE)
 
 
 def add(package: str, verbs: Sequence[str]) -> None:
@@ -63,9 +62,17 @@ def add(package: str, verbs: Sequence[str]) -> None:
 
 
 @cache
-def source(verb: str) -> str:
-    """Full Lua text of a verb, as Redis gets it. Raises KeyError: there is no such verb."""
-    return without_marks(marked(verb))
+def source(verb: str, without: Sequence[str] = ()) -> str:
+    """Full Lua text of a verb, as Redis gets it.
+
+    Args:
+        verb: its name.
+        without: policies that are left out. The function in the place of each returns false.
+
+    Raises:
+        KeyError: there is no such verb.
+    """
+    return without_marks(marked(verb, without))
 
 
 def without_marks(text: str) -> str:
@@ -73,63 +80,40 @@ def without_marks(text: str) -> str:
     return _MARK.sub("", text)
 
 
-@cache
-def marked(verb: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Lines of a file that stand together in a script.
+
+    Attributes:
+        path: path of the file in the scripts' folder; empty for a line that is in no file.
+        number: number of the first line in the file.
+        text: the lines.
+    """
+
+    path: str
+    number: int
+    text: str
+
+
+def marked(verb: str, without: Sequence[str] = ()) -> str:
     """Full Lua text of a verb with its marks: its includes, each once and in order, then its own lines.
+
+    Raises:
+        KeyError: there is no such verb.
+    """
+    return "".join(piece.text for piece in pieces(verb, without))
+
+
+@cache
+def pieces(verb: str, without: Sequence[str] = ()) -> Sequence[Piece]:
+    """What `marked` returns, with the files from which it comes.
 
     Raises:
         KeyError: there is no such verb.
     """
     if verb not in _PACKAGES:
         raise KeyError(f"no script is called {verb!r}")
-    seen: list[str] = []
-    parts: list[str] = []
-    _collect(_PACKAGES[verb], f"{verb}.lua", seen, parts)
-    return "\n".join([*parts[:-1], _VERB + parts[-1]])
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """The scripts of `FUNCTIONS` as a library of Redis functions.
-
-    Its name has a hash of its text, and so have the names of its functions: releases stand beside each other.
-
-    Attributes:
-        name: name of the library.
-        text: its source, as FUNCTION LOAD takes it.
-        functions: name of the function of each verb.
-    """
-
-    name: str
-    text: str
-    functions: Mapping[str, str]
-
-
-def library(text_of: Callable[[str], str] | None = None) -> Library:
-    """The library of this release. Each function has its own copy of the shared parts, as its script has.
-
-    Args:
-        text_of: returns a verb's text; tests change it.
-    """
-    return _library_of(tuple(map(text_of or source, FUNCTIONS)))
-
-
-@cache
-def _library_of(texts: Sequence[str]) -> Library:
-    digest = hashlib.sha1("".join(texts).encode(), usedforsecurity=False).hexdigest()[:16]
-    name = f"{LIBRARY_PREFIX}{digest}"
-    functions = {verb: f"{name}_{verb}" for verb in FUNCTIONS}
-    parts = map(_as_function, functions.values(), texts)
-    return Library(name, "\n".join([f"#!lua name={name}", *parts]), functions)
-
-
-def _as_function(name: str, text: str) -> str:
-    shared, own = text.split(_VERB)
-    each_call = "".join(_EACH_CALL.findall(shared))
-    return (
-        f"do\nlocal KEYS, ARGV\n{_EACH_CALL.sub('', shared)}\n"
-        f"redis.register_function('{name}', function(keys, args)\nKEYS, ARGV = keys, args\n{each_call}{own}\nend)\nend"
-    )
+    return _Parts(resources.files(_PACKAGES[verb]).joinpath("lua"), without).of(f"{verb}.lua")
 
 
 def sha(verb: str) -> str:
@@ -137,11 +121,59 @@ def sha(verb: str) -> str:
     return hashlib.sha1(source(verb).encode(), usedforsecurity=False).hexdigest()
 
 
-def _collect(package: str, name: str, seen: list[str], parts: list[str]) -> None:
-    text = resources.files(package).joinpath("lua", *name.split("/")).read_text("utf-8")
-    for include in _INCLUDE.findall(text):
-        path = f"lib/{include}.lua"
-        if path not in seen:
-            seen.append(path)
-            _collect(package, path, seen, parts)
-    parts.append(text)
+class _Parts:
+    """The files of one script, each once; a policy's once in each of its functions.
+
+    Args:
+        folder: the folder of the scripts.
+        without: policies that are left out.
+    """
+
+    def __init__(self, folder: Traversable, without: Sequence[str]) -> None:
+        self._folder, self._without = folder, without
+        self._seen: list[str] = []
+
+    def of(self, path: str) -> list[Piece]:
+        """A file, behind those parts that it needs and no other has needed yet."""
+        text = self._read(path)
+        before: list[Piece] = []
+        found: list[Piece] = []
+        at = 0
+        for name in map(self._path, _INCLUDE.findall(text)):
+            before += self._once(name)
+        for match in _POLICY.finditer(text):
+            found.append(Piece(path, text.count("\n", 0, at) + 1, text[at : match.start()]))
+            outside, function = self._function(match[1], match[2] or match[1])
+            before, found, at = before + outside, found + function, match.end()
+        return [*before, *found, Piece(path, text.count("\n", 0, at) + 1, text[at:])]
+
+    def _once(self, path: str) -> list[Piece]:
+        if path in self._seen:
+            return []
+        self._seen.append(path)
+        return self.of(path)
+
+    def _function(self, policy: str, name: str) -> tuple[list[Piece], list[Piece]]:
+        """Parts that stand outside of a policy's function, and the function."""
+        if policy in self._without:
+            return [], [Piece("", 1, f"local function make_{name}() return false end\n")]
+        outside: list[Piece] = []
+        inside: list[str] = []
+        self._collect(f"policies/{name}.lua", outside, inside)
+        files = [Piece(path, 1, self._read(path)) for path in inside]
+        return outside, [Piece("", 1, f"local function make_{name}()\n"), *files, Piece("", 1, "end\n")]
+
+    def _collect(self, path: str, outside: list[Piece], inside: list[str]) -> None:
+        for name in map(self._path, _INCLUDE.findall(self._read(path))):
+            if not name.startswith("policies/"):
+                outside += self._once(name)
+            elif name not in inside:
+                self._collect(name, outside, inside)
+        inside.append(path)
+
+    def _path(self, name: str) -> str:
+        path = f"lib/{name}.lua"
+        return path if self._folder.joinpath(path).is_file() else f"policies/{name}.lua"
+
+    def _read(self, path: str) -> str:
+        return self._folder.joinpath(*path.split("/")).read_text("utf-8")

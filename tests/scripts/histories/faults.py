@@ -124,6 +124,7 @@ class Faults(FleetState):
         for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), self.model.order(entry.name))):
             self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
         assert (await self.queue.broker.expire())[0] == len(late)
+        self.model.upkeep()
 
     async def _limit(self, step: Step) -> None:
         """An operator sets the most of a tenant that run at once, and the housekeeping sees it."""

@@ -129,7 +129,7 @@ class Finishing(FleetState):
         for lease, held, code in zip(leases, mine, codes, strict=True):
             if held and self.renewal_drops_deleted and lease.entry in self.model.ghosts:
                 assert code == 0
-                self.model.end(lease.entry, "vanished", 0)
+                self.model.vanish(lease.entry)
             else:
                 assert code == (0 if not held else 2 if lease.request_id in self.model.results else 1)
             if held:

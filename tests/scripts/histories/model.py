@@ -104,6 +104,8 @@ class Model:
         self.needs_ms = 0
         """Time that every request needs, as workers say; 0 if they do not judge deadlines."""
         self.charges: dict[str, Charge] = {}
+        self.left_behind: dict[str, Charge] = {}
+        """Charges by member of runs whose entry a renewal found deleted."""
         self.settled: Counter[str] = Counter()
         self.lost_tokens: Counter[str] = Counter()
         self.most: dict[str, int] = {}
@@ -143,6 +145,7 @@ class Model:
         tenant = self.entries[name].tenant
         running = {each for each, charge in self.charges.items() if charge.run} | set(claimed)
         mine = [each for each in running if each in self.entries and self.entries[each].tenant == tenant]
+        mine += [member for member, charge in self.left_behind.items() if charge.run and charge.tenant == tenant]
         return len(mine) < self.most.get(tenant, len(mine) + 1)
 
     def order(self, name: str) -> tuple[int, tuple[int, int]]:
@@ -282,6 +285,19 @@ class Model:
         if kept := charge.kept + min(charge.run, generated or 0):
             self.charges[name] = Charge(charge.tenant, 0, kept)
 
+    def vanish(self, name: str) -> None:
+        """A renewal finds that an entry was deleted by hand: its charge stays until the upkeep comes."""
+        if charge := self.charges.pop(name, None):
+            self.left_behind[self.entries[name].member] = charge
+        self.end(name, "vanished", 0)
+
+    def upkeep(self) -> None:
+        """The housekeeping finds charges of runs that are over."""
+        for charge in self.left_behind.values():
+            self.lost_tokens[charge.tenant] += charge.run
+            self.settled[charge.tenant] += charge.kept
+        self.left_behind.clear()
+
     def _compare_tenants(self, dump: Dump) -> None:
         served = dump.get("served", {})
         found = {}
@@ -289,7 +305,7 @@ class Model:
             if field.startswith("c|"):
                 prompt, output, _, kept, _, tenant = value.split(" ", 5)
                 found[field[2:]] = Charge(tenant, int(prompt) + int(output), int(kept))
-        assert found == {self.entries[name].member: charge for name, charge in self.charges.items()}
+        assert found == self.left_behind | {self.entries[name].member: charge for name, charge in self.charges.items()}
         for name, charge in self.charges.items():
             assert (charge.run > 0) == (self.places[name][0] == "running"), f"{name}: {charge}, {self.places[name]}"
         records = {

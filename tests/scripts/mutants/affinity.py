@@ -19,13 +19,8 @@ _OWN_TESTS = tuple(
         "affinity: homes spread in an idle fleet": "homes_spread_in_an_idle_fleet",
         "affinity: its own and nobody's go by deadline": "a_request_without_session_goes_to_anybody_in_order",
         "affinity: keys of another type are left alone": "keys_of_another_type_are_left_alone",
-        "affinity: nobody's wake somebody also where they were not read": (
-            "nobodys_wake_somebody_also_where_they_were_not_read"
-        ),
         "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
         "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
-        "affinity: what becomes anybody's is seen at once": "what_becomes_anybodys_is_seen_at_once",
-        "affinity: what comes for nobody is seen at once": "what_comes_for_nobody_is_seen_at_once",
         "affinity: what has ended is no load": "what_has_ended_is_no_load",
         "affinity: what is left over is found": "the_housekeeping_finds_what_was_left_over",
         "affinity: what is ready no more has no home": "a_cancelled_request_leaves_the_index",
@@ -48,7 +43,7 @@ MUTANTS = (
     *_OWN_TESTS,
     Mutant(
         "affinity: a home that was lost in this call is none",
-        "load < AFFINITY.lost and load, nil",
+        "load < LOST and load, nil",
         "load, nil",
         caught_by="affinity.what_comes_as_its_home_starts_again_goes_to_another",
     ),
@@ -85,41 +80,5 @@ MUTANTS = (
         "(some_interrupted or homing()) and 16 or 0",
         "some_interrupted and 16 or 0",
         caught_by="affinity.a_tenant_that_waits_for_another_holds_up_no_other",
-    ),
-    Mutant(
-        "affinity: sessions of another type, where what they told is remembered",
-        "caller and call_if_typed('HLEN', SESSIONS)",
-        "caller",
-        caught_by="affinity.keys_of_another_type_are_left_alone",
-    ),
-    Mutant(
-        "affinity: nobody's that another script left are seen within 100 ms",
-        "more and not due and (nobodys",
-        "more and (nobodys",
-        caught_by="affinity.a_busy_home_sees_within_100_ms_what_others_have_left_to_anybody",
-    ),
-    Mutant(
-        "affinity: what stood in no index goes by deadline from then on",
-        "h.of(lane, FREE, most), 0, nil",
-        "h.of(lane, FREE, most), 0, known.nobodys[lane]",
-        caught_by="affinity.what_stood_in_no_index_goes_by_deadline_from_then_on",
-    ),
-    Mutant(
-        "affinity: a worker that is no home is asked again",
-        "if words[1] then known.callers[field] = caller end",
-        "known.callers[field] = caller",
-        caught_by="affinity.who_has_just_become_a_home_has_its_load_counted",
-    ),
-    Mutant(
-        "affinity: a load that is not counted follows what is taken",
-        "elseif got > took then",
-        "elseif false then",
-        caught_by="affinity.a_load_is_right_while_it_is_not_counted",
-    ),
-    Mutant(
-        "affinity: a busy home is seen again and again",
-        "now < before + ms",
-        "true",
-        caught_by="affinity.a_busy_home_is_seen_again_and_again",
     ),
 )

@@ -52,7 +52,6 @@ UNNOTICED = {
         "tenants: keys of another type are left alone",
         "affinity: keys of another type are left alone",
         "affinity: what is no number is no home",
-        "affinity: sessions of another type, where what they told is remembered",
     ),
     "a history has too few tenants, sessions or entries for the bound": (
         "tenants: their number is bounded",
@@ -95,7 +94,6 @@ UNNOTICED = {
         "upkeep: a run that is over is charged no more",
         "affinity: what is left over is found",
         "affinity: what stands in no index is taken too",
-        "affinity: what stood in no index goes by deadline from then on",
     ),
     "which home is chosen is not compared until the scripts have the order of the model": (
         "affinity: a beginning counts when it comes again",
@@ -107,15 +105,6 @@ UNNOTICED = {
         "affinity: who takes it is its home",
     ),
     "no labelled history sets the clock back": ("affinity: a clock that is set back holds nothing up",),
-    "calls remember each other only where the clock of both is the same": (
-        "affinity: nobody's wake somebody also where they were not read",
-        "affinity: what becomes anybody's is seen at once",
-        "affinity: what comes for nobody is seen at once",
-        "affinity: nobody's that another script left are seen within 100 ms",
-        "affinity: a worker that is no home is asked again",
-        "affinity: a load that is not counted follows what is taken",
-        "affinity: a busy home is seen again and again",
-    ),
 }
 """Reasons for which no history notices, and the guards of which that is so."""
 

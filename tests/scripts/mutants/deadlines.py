@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         "refuse: who arrives together counts",
-        "local first, t = before + call(",
+        "local first, t = #rows + call(",
         "local first, t = call(",
         "expected.what_arrives_together_counts_for_each_other",
     ),

@@ -58,14 +58,14 @@ MUTANTS = (
     ),
     Mutant(
         "filling: what waits for a worker alone is taken at once",
-        "if at_home and wanted < arg.n then",
-        "if false then",
+        "wanted = math.max(wanted, math.min(arg.n, own))",
+        "wanted = math.max(wanted, own - own)",
         caught_by="filling.what_waits_for_a_worker_alone_is_taken_at_once",
     ),
     Mutant(
         "filling: where a worker's list is of another type, no wake-up is lost",
-        "if not (other and FILLING.wake_alone(other, '1')) then leave_token() end",
-        "if other then FILLING.wake_alone(other, '1') else leave_token() end",
+        "if not (other and wake_alone(other, '1')) then leave_token() end",
+        "if other then wake_alone(other, '1') else leave_token() end",
         caught_by="filling.a_wake_up_where_a_workers_list_is_of_another_type_is_for_anybody",
     ),
     Mutant(

@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant("bounded: what ended first goes", caught_by="ended.the_oldest_go_first_and_those_of_others_stay"),
     Mutant(
         "bounded: only what asks for it",
-        "if bounded ~= '1' or (tenant or '') == '' then return end",
-        "if (tenant or '') == '' then return end",
+        "values[i] == 'bounded' and values[i + 1] == '1' and make",
+        "values[i] == 'tenant' and make",
         "ended.who_does_not_ask_for_it_is_not_bounded",
     ),
     Mutant("bounded: cancelled ones too", caught_by="ended.every_ending_counts_once"),

@@ -44,13 +44,8 @@ MUTANTS = (
     ),
     Mutant("renew: deliveries are left alone", seed=1),
     Mutant("renew: what ended is said", "(answered(lease[4]) and 2 or 1)", "1", HISTORY, 22),
-    Mutant(
-        "renew: deleted entries are counted as vanished",
-        "      remove_entry(lane, id)\n      count('vanished')\n    end\n  end\n  return there",
-        "    end\n  end\n  return there",
-        HISTORY,
-        13,
-    ),
+    Mutant("renew: an entry that has vanished is counted", seed=13),
+    Mutant("renew: what the queue remembers of an entry that has vanished goes", seed=13),
     Mutant(
         "release: the fence",
         "local held = holds(lane, id, lease[3])",

@@ -6,16 +6,6 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant("enqueue: an id once", seed=2),
-    Mutant(
-        "configuration: nobody tells a configuration or keys under the digest of others",
-        caught_by="configure.nobody_tells_a_configuration_or_keys_under_the_digest_of_others",
-    ),
-    Mutant(
-        "configuration: their number is bounded",
-        "if told_of[1] == 256 then",
-        "if false then",
-        "configure.a_function_holds_a_bounded_number_of_configurations",
-    ),
     Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
     Mutant(
         "enqueue: not what ended",

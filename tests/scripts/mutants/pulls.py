@@ -183,7 +183,6 @@ MUTANTS = (
         "interrupted: their number is kept",
         caught_by="pull_rooms.nothing_is_left_of_its_interruptions_when_it_has_ended",
     ),
-    Mutant("stage: by deadline", "      add[#add + 1] = rank\n", "      add[#add + 1] = '0'\n", HISTORY, 0),
     Mutant(
         "stage: without pending rows", "'COUNT', chunk, 'NOACK', 'STREAMS'", "'COUNT', chunk, 'STREAMS'", HISTORY, 0
     ),
@@ -218,9 +217,9 @@ MUTANTS = (
         "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(
-        "make ready: at the old rank",
-        "ready_key(lane), rank, encode_id(id))",
-        "ready_key(lane), '0', encode_id(id))",
+        "hooks: what becomes ready waits by its rank",
+        "n = rank, member, n + 2",
+        "n = '0', member, n + 2",
         HISTORY,
         0,
     ),
@@ -268,7 +267,7 @@ MUTANTS = (
     ),
     Mutant(
         "take: what rests and is not in order yet holds up nobody",
-        "  while cut and (lanes[known.paused + cut]",
+        "  while cut and (lanes[PAUSED + cut]",
         "  while cut and (false",
         "pause.what_rests_and_is_not_in_order_yet_holds_up_nobody",
     ),

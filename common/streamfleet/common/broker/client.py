@@ -70,7 +70,7 @@ class ClientBroker(BrokerBase):
         return bool(await self.connection.script("set_tenant", [self.keys.tenants], args))
 
     async def expected(self, asked: Sequence[Asked]) -> list[Expected]:
-        """Place and time of requests, as the pace of the queue lets expect; see lua/lib/pace.lua."""
+        """Place and time of requests, as the pace of the queue lets expect; see lua/policies/pace.lua."""
         rows = [
             [
                 lane.number,

@@ -4,8 +4,8 @@
 --   because counting copies them).
 -- Returns {counters as a flat list, delayed, tries, dead letters, lanes, served}; a lane is {length, ready, running, held by
 --   nobody, undelivered or -1 if more than the bound, entries ever added or -1 if the server does not know}; and the
---   tenants' records and charges as a flat list (lib/tenants.lua).
-local bound = tonumber(ARGV[2])
+--   tenants' records and charges as a flat list (policies/tenants.lua).
+local bound, SERVED = tonumber(ARGV[2]), KEYS[SHARED - 4]
 
 local function undelivered(lane, last)
   local counted = 0

@@ -1,4 +1,3 @@
--- @include finish
 -- @include leave
 -- @include search
 -- Cancel a request in any state: its result is written now. A queued entry that is found leaves its lane at once; a

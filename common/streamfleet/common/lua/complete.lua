@@ -1,5 +1,6 @@
 -- @include finish
--- @include lease
+-- @include fence
+-- @include filling
 -- @include outcomes
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none), so that a
@@ -19,7 +20,7 @@ open_for_writes()
 -- One check for all results, because there is rarely one.
 local absent = #results > 0 and call('EXISTS', unpack(results)) == 0
 local tried = outcomes[2] and {}
-if sharing() then sharing().prepare(outcomes) end
+HOOKS.will_end(outcomes)
 
 local function complete(item)
   local lane, id, attempt, at = item[1], item[2], item[3], item.at
@@ -31,7 +32,8 @@ local function complete(item)
   local new = absent and not (tried and tried[request_id])
   if tried then tried[request_id] = true end
   local tokens = #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil
-  if sharing() then sharing().settle(lane, id, status, run_of(values, n), ARGV[at + 7]) end
+  -- @guard hooks: a run that has ended is settled
+  HOOKS.run_ended(lane, id, status, values, n, ARGV[at + 7])
   -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
   if not publish_pairs(request_id, status, values, n, reply, tokens, new) then
@@ -56,7 +58,8 @@ local ok, refusal = pcall(function()
   for i, item in ipairs(outcomes) do codes[i] = complete(item) end
 end)
 for lane, some in pairs(gone) do remove_entries(lane, some) end
-AFFINITY.ended(worker, #outcomes)
+HOOKS.freed(worker, #outcomes)
+FILLING.ended(worker, #outcomes)
 write_counts()
 if not ok then error(refusal) end
 return codes

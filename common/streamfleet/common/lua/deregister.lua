@@ -1,4 +1,5 @@
--- @include finish
+-- @include hooks
+-- @include info
 -- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard
 -- its pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a worker
@@ -28,7 +29,7 @@ local function forget(worker)
   for lane = 1, LANE_COUNT do call('XGROUP', 'DELCONSUMER', lane_key(lane), GROUP, worker) end
   call('HDEL', WORKERS, worker)
   -- @guard deregister: who is gone is no home
-  if homing() then homes().retire(worker) end
+  HOOKS.worker_gone(worker)
   -- @guard deregister: no watch of the gone
   call('ZREM', WATCH, worker)
 end

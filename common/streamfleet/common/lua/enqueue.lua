@@ -1,4 +1,4 @@
--- @include lane_shares
+-- @include lane_limits
 -- Accept requests, each id once.
 -- KEYS: the lanes; if ARGV[6] is not 0, then their ready sets, `arrivals`, `waiting`, `served` and `delayed`; then
 --   the request records; then, in the same order, the results.
@@ -26,8 +26,8 @@ local function accept(record_key, result, lane, lane_name, reply, digest, words,
   if answered and call('EXISTS', result) == 1 then return 5, '' end
   length[lane] = length[lane] or call('XLEN', KEYS[lane])
   local size = size_of(lane, words)
-  local known = tenant and tenant ~= '' and arrivals_of(lane, tenant)
-  local over = known and over_share(known, size)
+  local known = tenant and tenant ~= '' and arrivals.of(lane, tenant)
+  local over = known and arrivals.over_share(known, size)
   if over then return 6, over end
   -- @guard enqueue: lanes are bounded
   if length[lane] >= limit then return 4, '' end
@@ -37,7 +37,7 @@ local function accept(record_key, result, lane, lane_name, reply, digest, words,
   local entry = lane_name .. ':' .. id
   -- @guard enqueue: within one call too
   length[lane] = length[lane] + 1
-  if known then arrive(known, id, size) end
+  if known then arrivals.add(known, id, size) end
   call('SET', record_key, digest .. ' ' .. entry .. ' ' .. reply, 'PX', record_ttl)
   return 1, entry
 end
@@ -48,7 +48,7 @@ while n < count do
   local size, words, tenant = tonumber(ARGV[at + 4]), {}, nil
   for field = 1, size do
     words[2 * field - 1] = ARGV[at + 4 + field]
-    if percent > 0 and words[2 * field - 1] == 'tenant' then tenant = 2 * field end
+    if arrivals and words[2 * field - 1] == 'tenant' then tenant = 2 * field end
   end
   at = at + 5 + size
   while n < to do
@@ -59,5 +59,5 @@ while n < count do
     at = at + 1 + size
   end
 end
-if percent > 0 and next(changed) then write_arrivals() end
+if arrivals then arrivals.write() end
 return replies

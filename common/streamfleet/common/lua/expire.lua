@@ -23,8 +23,9 @@ local function end_if_late(lane, member, rank)
   if not fields then return false end   -- removed by hand: the pull that picks it counts it
   local size, late = end_unfit(lane, id, fields)
   bytes, ended, endings = bytes + size, ended + (late and 1 or 0), endings + (late and 1 or 0)
-  if not late then return AFFINITY.end_lead(lane, id, fields) end
-  leave_ready(lane, id, fields)
+  if not late then return end_lead(lane, id, fields) end
+  -- @guard hooks: an expired request waits no more
+  HOOKS.left(lane, id, fields)
   return true
 end
 

@@ -1,4 +1,4 @@
--- @include finish
+-- @include come_back
 -- @include wake
 -- Return delayed requests that are due to their old rank, and replace the watch or wake-up of a worker that died.
 -- KEYS: shared. ARGV: 1 configuration; 2 most requests; 3 the longest possible delay (ms), or ''.

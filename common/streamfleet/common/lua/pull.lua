@@ -1,6 +1,3 @@
--- @include finish
--- @include pull_stage
--- @include pull_choose
 -- @include pull_take
 -- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
@@ -26,24 +23,21 @@ if arg.watching or arg.owing or arg.n > 0 then call('ZREM', WATCH, arg.worker) e
 local first = read_new(arg.first)   -- raises NOGROUP for any lane before anything moves
 local now = now_ms()
 if first[1] or arg.hints[1] or sum(waiting) > 0 then look_at_lanes() end
-AFFINITY.meet(arg)
+TURNS.meet(arg)
 local back, ended = put_back(arg.hints, waiting)
 local staged, cut, more, unfit_ones = 0, nil, nil, 0
 if first[1] then staged, cut, more, unfit_ones = stage(arg, waiting, first) end
 -- @guard put back: counts as something moved
 staged = staged + back
-if staged > 0 then AFFINITY.meet(arg) end   -- the first of all sessions may have come
+if staged > 0 then TURNS.meet(arg) end   -- the first of all sessions may have come
 local claims, dropped = take(arg, waiting, cut, more)
 dropped = dropped + unfit_ones + ended
 -- @guard pull: counts are written
 write_counts()
 local moved = #claims + dropped + staged > 0
-local ready, soonest
-local at_home = homing()
-if at_home then ready, soonest = at_home.left(waiting, arg, #claims) end
-local left = sum(waiting)
-arg.calm = (ready or left) == 0
-local role = assign_role(arg, waiting, left, #claims, cut, moved, now)
-if at_home then at_home.done(arg, role, #claims) end
-if next(arrived) then arrived = {} end   -- entries may be large, and the next call may be far
-return {claims, ready or left, role, now, staged, dropped, soonest or ''}
+local ready, soonest = TURNS.left(waiting, arg, #claims)
+local rest = sum(waiting)
+arg.calm = (ready or rest) == 0
+local role = assign_role(arg, waiting, rest, #claims, cut, moved, now)
+TURNS.done(arg, role, #claims)
+return {claims, ready or rest, role, now, staged, dropped, soonest or ''}

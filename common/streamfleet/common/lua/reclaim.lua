@@ -1,4 +1,5 @@
 -- @include set_back
+-- @include info
 -- @include wake
 -- Reclaim entries whose workers have stopped renewing; end those that have been delivered too often.
 -- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 most entries per lane; 5 latest time that the
@@ -44,7 +45,8 @@ local function take_back(lane, id, worker, deliveries)
   else
     -- @guard reclaim: attempts are kept
     if deliveries > 0 then remember(lane, id, deliveries, worker) end
-    refund(lane, id)
+    -- @guard hooks: the work of a lost worker is charged to nobody
+    HOOKS.handed_back(lane, id)
     local _, _, late = come_back(lane, id, fields)
     -- @guard reclaim: no longer pending
     call('XACK', lane_key(lane), GROUP, id)
@@ -57,7 +59,7 @@ for lane = 1, LANE_COUNT do
   for _, row in ipairs(call('XPENDING', lane_key(lane), GROUP, 'IDLE', lease_ms, '-', '+', limit)) do
     -- @guard reclaim: bytes are bounded
     if bytes >= cfg.copied_bytes then break end   -- bodies are copied: the next call continues
-    if row[3] > longest_ms then stamp(lane, row[2], {row[1]}) else take_back(lane, row[1], row[2], row[4]) end
+    if row[3] > longest_ms then restart(lane, row[2], {row[1]}) else take_back(lane, row[1], row[2], row[4]) end
   end
 end
 if back + dead + ended == 0 then keep_look() end

@@ -1,4 +1,6 @@
--- @include lease
+-- @include come_back
+-- @include fence
+-- @include interrupt
 -- @include wake
 -- Hand requests back at their old rank, at once. No attempt is counted: a draining worker uses it.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, run, bytes, generated]…], run and bytes
@@ -17,7 +19,7 @@ for _, lease in ipairs(leases) do
   local lane, id = lease[1], lease[2]
   local held = holds(lane, id, lease[3])
   local fields = held and fetch_fields(lane, id)
-  if not fields then KEPT.refuse(lane, id, lease[4]) end
+  if not fields then refuse_kept(lane, id, lease[4]) end
   if held then
     if fields then
       -- @guard release: an interruption is counted
@@ -25,7 +27,8 @@ for _, lease in ipairs(leases) do
         local _, deadline = skim_entry(lane, id, fields)
         note_interruption(lane, id, gave_way and worker, lease[4], lease[5], deadline)
       end
-      refund(lane, id, tonumber(lease[6]) or 0)
+      -- @guard hooks: a request that is handed back is charged for what it generated
+      HOOKS.handed_back(lane, id, tonumber(lease[6]) or 0)
       local size, _, ended = come_back(lane, id, fields)
       call('XACK', lane_key(lane), GROUP, id)
       released, bytes, woken = released + 1, bytes + size, woken or ended == 0

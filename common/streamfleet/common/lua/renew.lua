@@ -1,8 +1,12 @@
+-- @include fence
+-- @include interrupt
 -- @include lease
 -- Renew leases, and report the state of each.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, request id, run, bytes]…], the
 --   last two of output that was kept, or without them.
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
+-- An entry that was XDELed by hand is lost: from Redis 7.0 on its pending row goes here, and nothing else would count it. What
+-- its tenant was charged is given back by the upkeep.
 -- These raise WRONGTYPE before any write: an entry that has vanished is taken out of them too.
 some_attempts()
 call('HLEN', COUNTS)
@@ -20,14 +24,22 @@ for i, lease in ipairs(leases) do
     table.insert(ids[lane], id)
     codes[i] = 1
   else
-    KEPT.refuse(lane, id, lease[5])
+    refuse_kept(lane, id, lease[5])
   end
 end
-for lane, some in pairs(ids) do ids[lane] = stamp(lane, worker, some) end   -- {stream id = true} from here on
+for lane, some in pairs(ids) do
+  local there, gone = stamp(lane, worker, some)
+  ids[lane] = there   -- {stream id = true} from here on
+  if gone[1] then
+    -- @guard renew: what the queue remembers of an entry that has vanished goes
+    forget_entries(lane, gone)
+    -- @guard renew: an entry that has vanished is counted
+    call('HINCRBY', COUNTS, 'vanished', #gone)
+  end
+end
 for i, lease in ipairs(leases) do
   if codes[i] == 1 then
     codes[i] = ids[lease[1]][lease[2]] and (answered(lease[4]) and 2 or 1) or 0
   end
 end
-write_counts()
 return codes

@@ -1,4 +1,5 @@
--- @include lease
+-- @include finish
+-- @include fence
 -- @include wake
 -- Hand requests back with their attempt counted, to be due later; the last attempt ends the request instead.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 most attempts; 4 JSON [[lane, stream id, attempt, delay ms, error,
@@ -23,7 +24,7 @@ local function postpone(lane, id, attempt, delay, failure, lost, held)
   local fields = fetch_fields(lane, id)
   if not fields then remove_entry(lane, id); count('vanished'); return 0 end
   -- @guard retry_later: an attempt is charged whatever becomes of its request
-  refund(lane, id, nil, held)
+  HOOKS.handed_back(lane, id, nil, held)
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
   -- @guard retry_later: not what ended

@@ -1,4 +1,5 @@
--- @include finish
+-- @include result
+-- @include forget
 -- End requests whose entry is gone: they can never run, and callers may wait for their results. They are not counted as
 -- dead: a missing entry counts as vanished.
 -- KEYS: shared; then for each request its record, its result, its reply stream (its result again if it has none), and

@@ -1,49 +1,29 @@
 -- @include result
--- @include attempts
--- @include ready
+-- @include forget
+-- @include hooks
 -- Ends requests: the status is written once, counted once, notified once, and only then is the entry removed.
 local counted = {}
--- @begin
-if next(counted) then counted = {} end
--- @end
 
 local function count(name) counted[name] = (counted[name] or 0) + 1 end
 
--- Count an entry that nobody held as staged. If its group was set back or created again (SCHED remembers its position
--- then), it has been counted already.
-local function count_staged(lane, id)
-  local member, again = encode_id(id), call('HGET', SCHED, 'again:' .. lane)
-  if call('ZSCORE', ready_key(lane), member) or (again and member <= again) then return end
-  count('staged')
-end
-
 local function write_counts()
   for name, n in pairs(counted) do call('HINCRBY', COUNTS, name, n) end
-  if made_tenants then made_tenants.flush() end
-  if AFFINITY.made then AFFINITY.made.flush() end
+  -- @guard hooks: what policies have changed is written
+  HOOKS.write_changes()
 end
 
-local function remove_entries(lane, ids)
+-- `late`: as the hook `ended` takes it.
+local function remove_entries(lane, ids, late)
   -- @guard remove: the pending row goes
   call('XACK', lane_key(lane), GROUP, unpack(ids))
   -- @guard remove: the entry goes
   call('XDEL', lane_key(lane), unpack(ids))
-  for _, id in ipairs(ids) do
-    -- @guard entry: the time of staging goes with its entry
-    if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end
-  end
-  -- @guard interrupted: forgotten with the entry
-  forget_interruptions(lane, ids)
+  forget_entries(lane, ids)
   -- @guard tenants: nothing is left of a charge when its entry is removed
-  if some_tenants and tenants() then tenants().drop(lane, ids) end
-  if not some_attempts() then return end
-  local fields = {}
-  for i, id in ipairs(ids) do fields[i] = entry_field(lane, id) end
-  -- @guard remove: attempts are forgotten
-  call('HDEL', ATTEMPTS, unpack(fields))
+  HOOKS.ended(lane, ids, late)
 end
 
-local function remove_entry(lane, id) remove_entries(lane, {id}) end
+local function remove_entry(lane, id, late) remove_entries(lane, {id}, late) end
 
 -- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps the first
 -- letter of each part of DEAD_PART bytes. At the start of a part, the letters before the part that is a whole cap ago
@@ -101,8 +81,7 @@ local function end_with_dead_letter(lane, id, fields, entry, letter)
   -- @guard end with dead letter: a dead letter is written
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
-  if letter.status == 'expired' and sharing() then sharing().missed(entry.named.tenant) end
-  remove_entry(lane, id)
+  remove_entry(lane, id, letter.status == 'expired' and (entry.named.tenant or '') or nil)
 end
 
 -- Remove an entry whose result exists already. A result without an entry is a cancellation: it belongs to this entry, so
@@ -121,42 +100,4 @@ local function discard_duplicate(lane, id, entry, run)
   -- @guard discard duplicate: an entry's own reply name is told
   notify(entry.reply, entry.id, result[1])
   remove_entry(lane, id)
-end
-
--- Returns the status and the error of an entry that must not run; nothing for one that may.
-local function unfit(bytes, deadline)
-  if deadline and deadline <= now_ms() then return 'expired', deadline_error('while the request was queued') end
-  if bytes > cfg.max_entry_bytes then
-    local message = string.format('the body of the request is %d bytes with its envelope; at most %d are allowed', bytes, cfg.max_entry_bytes)
-    return 'failed', openai_error(message, 'invalid_request_error', 'body', 'request_too_large')
-  end
-end
-
--- Ends an entry that must not run. Returns its size, and true if it was ended.
-local function end_unfit(lane, id, fields)
-  local bytes, deadline = skim_entry(lane, id, fields)
-  local status, why = unfit(bytes, deadline)
-  -- @guard unfit: what may run is not ended
-  if not status then return bytes, false end
-  local entry = read_entry(lane, id, fields)
-  if answered(entry.id) then
-    discard_duplicate(lane, id, entry)
-  else
-    local attempts, read = attempts_in(attempts_record(lane, id)), milliseconds(entry.named.deadline)
-    if status == 'expired' and read and read < 978307200000 then
-      local said = string.format('it was read as %.0f, before the year 2001: epoch milliseconds are meant, not seconds', read)
-      why = deadline_error('while the request was queued: ' .. said)
-    end
-    end_with_dead_letter(lane, id, fields, entry, {status = status, attempts = attempts, error = why})
-  end
-  return bytes, true
-end
-
--- Makes an entry ready, or ends it if it must not run: the housekeeping examines only ranks that the clock has yet to
--- reach. Returns its size, 1 if it was not ready before and is now, and 1 if it has ended.
-local function come_back(lane, id, fields)
-  local bytes, ended = end_unfit(lane, id, fields)
-  if ended then return bytes, 0, 1 end
-  local _, ready = make_ready(lane, id, fields)
-  return bytes, ready, 0
 end

@@ -1,5 +1,21 @@
 -- @include keys
 -- Lanes: their groups, as XINFO lists them, and their entries, read in chunks.
+
+-- Raises NOGROUP before any write; the caller creates the groups and calls again. Halfway through, it would leave
+-- writes behind whose counts were never added.
+local function require_groups()
+  -- @guard groups: missing ones are noticed before a write
+  for lane = 1, LANE_COUNT do call('XPENDING', lane_key(lane), GROUP, '-', '+', 1) end
+  require_types()
+end
+
+-- A value from an XINFO reply, which is a flat list of names and values.
+local function named(list, name)
+  for i = 1, #list, 2 do
+    if list[i] == name then return list[i + 1] end
+  end
+end
+
 local function group_of(lane)
   if call('EXISTS', lane_key(lane)) == 0 then return nil end
   for _, group in ipairs(call('XINFO', 'GROUPS', lane_key(lane))) do

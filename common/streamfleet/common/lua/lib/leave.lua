@@ -1,4 +1,4 @@
--- @include finish
+-- @include come_back
 -- Takes a waiting entry out of its lane, because its result was written just now.
 
 -- Returns true if the entry can leave its lane, and true if a watcher's read delivered it. It stays while a worker has
@@ -20,7 +20,8 @@ local function take_out(lane, entry_id, entry, delivered)
     -- @guard cancel: counted as staged where no pull staged it
     count('staged')
   end
-  leave_ready(lane, entry_id, entry.fields)
+  -- @guard hooks: a cancelled request waits no more
+  HOOKS.left(lane, entry_id, entry.fields)
   -- @guard cancel: no longer delayed
   call('ZREM', DELAYED, entry_field(lane, entry_id))
   discard_duplicate(lane, entry_id, entry)

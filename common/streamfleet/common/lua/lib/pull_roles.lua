@@ -1,4 +1,4 @@
--- @include wake
+-- @include pull_filling
 -- Last part of a pull: how the worker waits if it got too little, and who is woken for the rest.
 
 -- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <number of lanes

@@ -1,5 +1,4 @@
--- @include finish
--- @include pull_judge
+-- @include pull_turns
 -- First part of a pull: move every new entry into its lane's ready set.
 
 -- Raises WRONGTYPE if a key of the hints was overwritten.
@@ -49,15 +48,11 @@ end
 
 -- `some`: {lane = true} of those to read; nil for all.
 local function read_new(chunk, some)
-  local words = not some and known.streams
-  if not words then
-    words = {}
-    for lane = 1, LANE_COUNT do
-      if not some or some[lane] then words[#words + 1] = lane_key(lane) end
-    end
-    for _ = 1, #words do words[#words + 1] = '>' end
-    if not some then known.streams = words end
+  local words = {nil, nil, nil, nil, nil, nil, nil, nil}
+  for lane = 1, LANE_COUNT do
+    if not some or some[lane] then words[#words + 1] = lane_key(lane) end
   end
+  for _ = 1, #words do words[#words + 1] = '>' end
   return call('XREADGROUP', 'GROUP', GROUP, NOBODY, 'COUNT', chunk, 'NOACK', 'STREAMS', unpack(words)) or {}
 end
 
@@ -67,27 +62,19 @@ local function is_tracked(lane, id)
   return call_if_typed('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
-local lanes     -- what SCHED tells of each lane, as look_at_sched returns it: text, or false
-local arrived = {}   -- by lane: stream id to {fields, size, deadline, id, tenant} of what was staged in this call
--- @begin
-lanes = nil
-if next(arrived) then arrived = {} end
--- @end
+-- What SCHED tells of each lane, as look_at_sched returns it: text, or false; and the place before the first lane's.
+local lanes
+local SEEN, CREDIT, PAUSED = 3 + LANE_COUNT, 3 + 2 * LANE_COUNT, 3 + 3 * LANE_COUNT
+local arrived = {}   -- by lane: stream id to the row of what was staged in this call, as the hook `became_ready` takes it
 
-local function look_at_lanes()
-  if not lanes then
-    lanes = look_at_sched('ahead:,seen:,,paused:,')
-    known.seen, known.credit, known.paused = 3 + LANE_COUNT, 3 + 2 * LANE_COUNT, 3 + 3 * LANE_COUNT   -- the place before
-  end
-  return lanes
-end
+local function look_at_lanes() lanes = lanes or look_at_sched('ahead:,seen:,,paused:,') end
 
 local function save_seen(moved, fresh)
   if fresh == 0 then return end
   local words = {'HSET', SCHED}
   for lane in pairs(moved) do
     words[#words + 1] = 'seen:' .. lane
-    words[#words + 1] = lanes[known.seen + lane]
+    words[#words + 1] = lanes[SEEN + lane]
   end
   call(unpack(words))
   call('HINCRBY', SCHED, 'staged', fresh)
@@ -96,9 +83,7 @@ end
 -- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many
 -- have ended because they must not run: later, one that is too large would be copied a second time.
 local function stage_lane(lane, entries, moved)
-  local add, bytes, largest, fresh, ended = {'ZADD', ready_key(lane)}, 0, 1, 0, 0
-  local shared = some_tenants and tenants()
-  local rows = shared and shared.shares(lane) and {} or nil
+  local rows, bytes, largest, fresh, ended = {nil}, 0, 1, 0, 0
   local here = arrived[lane] or {}
   arrived[lane] = here
   for _, item in ipairs(entries) do
@@ -106,30 +91,25 @@ local function stage_lane(lane, entries, moved)
     if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
     local size, deadline, given, tenant, if_late, session = skim_entry(lane, item[1], item[2])
     bytes, largest = bytes + size, math.max(largest, size)
-    local seen = lanes[known.seen + lane]
+    local seen = lanes[SEEN + lane]
     local again = seen and member <= seen
     if not again then
-      lanes[known.seen + lane], moved[lane], fresh = member, true, fresh + 1
+      lanes[SEEN + lane], moved[lane], fresh = member, true, fresh + 1
       count('staged')
     end
     if again and is_tracked(lane, item[1]) then   -- it stays where it is
     elseif not again and unfit(size, deadline) then
       end_unfit(lane, item[1], item[2])
       ended = ended + 1
-    elseif if_late == 'refuse' and not again and deadline and refuse(lane, item[1], item[2], deadline, #add / 2 - 1, tenant, rows) then
+    elseif if_late == 'refuse' and not again and deadline and TURNS.refuses(lane, item[1], item[2], deadline, tenant, rows) then
       ended = ended + 1
     else
-      local rank = AFFINITY.rank(lane, item[1], deadline, item[2])
-      add[#add + 1] = rank
-      add[#add + 1] = member
-      here[item[1]] = {item[2], size, deadline, given, tenant}
-      find_home(lane, item[1], rank, item[2], session, size)
-      if tenant then rows = rows or {} end
-      if rows then rows[#rows + 1] = {item[1], rank, tenant, item[2]} end
+      local row = {item[1], member, item[2], size, deadline, given, tenant, session}
+      rows[#rows + 1], here[item[1]] = row, row
     end
   end
-  local added = add[3] and call(unpack(add)) or 0
-  if rows and rows[1] and tenants() then tenants().add(lane, rows) end
+  -- @guard hooks: what is staged becomes ready
+  local added = HOOKS.became_ready(lane, rows)
   return added, bytes, largest, fresh, ended
 end
 

@@ -1,9 +1,6 @@
--- @include finish
--- @include attempts
--- @include pull_choose
--- @include pull_judge
--- @include tenant_pick
--- @include affinity
+-- @include pull_stage
+-- @include lane_shares
+-- @include pull_filling
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
 -- Claims entries in their first attempt. `some`: their ids; may be changed here.
@@ -30,7 +27,7 @@ local function claim(lane, ids, worker)
       if entry then fields_of[id] = entry[2] end
     elseif here and here[id] then
       read = read or {nil}
-      read[#read + 1], fields_of[id] = id, here[id][1]
+      read[#read + 1], fields_of[id] = id, here[id][3]
     else
       fresh[#fresh + 1] = id
     end
@@ -58,15 +55,8 @@ end
 -- stay ready as long as there are others to take, at most 16 of them in each call: a worker that reads them again holds up
 -- all requests that run beside them.
 local function pop(lane, wanted, worker)
-  local shared = sharing()
-  if shared and not shared.pop then add_pick(shared) end
-  if shared and next(shared.ranks) then shared.picks, shared.ranks = {}, {} end
-  local at_home = homing()
-  if at_home then return at_home.pop(lane, wanted, worker) end
-  if shared then
-    local taken = shared.pop(lane, wanted, worker)
-    if taken then return taken end
-  end
+  local in_turn = TURNS.pop(lane, wanted, worker)
+  if in_turn then return in_turn end
   local ids, others = {nil}, {nil}
   repeat
     local some = call('ZPOPMIN', ready_key(lane), wanted - #ids)
@@ -96,18 +86,17 @@ end
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
-  local shared, at_home, here = sharing(), homing(), arrived[lane]
-  local passed_over = at_home and at_home.passed_over(lane)
+  local labelled, here, passed_over = sharing() or homing(), arrived[lane], TURNS.passed_over(lane)
   local fields_of, records = claim(lane, ids, arg.worker)
   local rows, sizes, deadlines, results, seen, names = {nil}, {nil}, {nil}, {nil}, ids[2] and {}, {nil}
-  local run_fields = (shared or at_home) and {nil}
+  local run_fields = labelled and {nil}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
     if fields then
       local size, deadline, given, tenant
       if here and here[id] then
-        size, deadline, given, tenant = unpack(here[id], 2, 5)
+        size, deadline, given, tenant = unpack(here[id], 4, 7)
       else
         size, deadline, given, tenant = skim_entry(lane, id, fields)
       end
@@ -117,7 +106,7 @@ local function take_from(lane, picks, arg, claims)
       local record = records and records[i]
       rows[i] = {lane, id, record and attempts_in(record) + 1 or 1, request_id, fields,
         record and #workers_lost(record) or 0, kept and string.format('%.0f', kept) or '',
-        interruptions(lane, id), '', id == passed_over and at_home.passed(lane) or ''}
+        interruptions(lane, id), '', id == passed_over and TURNS.passed(lane) or ''}
       sizes[i], deadlines[i] = size, deadline
       results[#results + 1] = result_key(request_id)
       if seen then twice, seen[request_id] = twice or seen[request_id], true end
@@ -129,8 +118,7 @@ local function take_from(lane, picks, arg, claims)
     local row = rows[i]
     local runs = row and runnable(row, sizes[i], deadlines[i], asked)
     if runs and arg.needs and deadlines[i] then
-      if type(arg.needs) == 'string' then arg.needs = cjson.decode(arg.needs) end
-      row[9] = judge(row, deadlines[i], names[i], arg.needs)
+      row[9] = TURNS.judge(row, deadlines[i], names[i], arg)
       runs = row[9]
     end
     if not row then
@@ -145,8 +133,8 @@ local function take_from(lane, picks, arg, claims)
       dropped = dropped + 1
     end
   end
-  if shared then shared.claimed(lane, ids, names, run_fields) end
-  if at_home then at_home.claimed(lane, ids, run_fields) end
+  -- @guard hooks: policies are told of what is taken
+  if labelled then HOOKS.taken(lane, ids, names, run_fields) end
   return bytes, dropped, #ids
 end
 
@@ -158,15 +146,14 @@ local function take(arg, waiting, cut, more)
   local claims, dropped, bytes, round = {nil}, 0, 0, math.min(4, MOST_UNSEEN)
   if arg.n == 0 or sum(waiting) == 0 then return claims, dropped end
   local credit = load_credit(waiting)
-  local at_home = homing()
-  if at_home then at_home.see(waiting, arg) end
-  while cut and (lanes[known.paused + cut] or not more[cut]) do   -- a paused lane must not block the others
+  local own = TURNS.see(waiting, arg)
+  while cut and (lanes[PAUSED + cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0
   -- @guard filling: small steps while others have more room
   wanted = FILLING.wanted(arg)
-  if at_home and wanted < arg.n then wanted = math.max(wanted, math.min(arg.n, at_home.own())) end
+  wanted = math.max(wanted, math.min(arg.n, own))
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end

@@ -1,4 +1,4 @@
--- @include finish
+-- @include come_back
 -- @include info
 -- Common part of repairs: the place of an entry, and the group that has to deliver it. Nothing here raises if a lane or
 -- its group is missing.

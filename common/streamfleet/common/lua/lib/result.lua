@@ -1,5 +1,4 @@
 -- @include entry
--- @include unknown_fields
 -- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their meanings, in the
 -- order of this table; beside them there is one `notified:<name>` for each reply name. Redis gets what is given of them.
 local RESULT_FIELDS = {
@@ -11,10 +10,9 @@ local RESULT_FIELDS = {
 local CARRIED = {'tenant', 'session', 'traceparent', 'meta', 'bounded'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
 local told = {}
--- @begin
-if next(told) then told = {} end
--- @end
 
+local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
+local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
 local function notified_field(reply) return 'notified:' .. reply end
 
 -- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
@@ -28,6 +26,7 @@ local function add_fields(values, n, given)
   return n
 end
 
+-- @policy unknown_fields
 -- Adds to `given` what every result says of its entry, and returns it.
 local function describe(given, lane, id, entry)
   given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
@@ -35,14 +34,10 @@ local function describe(given, lane, id, entry)
   for _, name in ipairs(CARRIED) do
     given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
   end
+  local unknown_fields = make_unknown_fields()
   -- @guard result: unknown fields are named
-  given.warnings = unknown_fields(entry.named)
+  given.warnings = unknown_fields and unknown_fields(entry.named)
   return given
-end
-
--- A key of another type, or a hash without a status, is not an answer: it was written by hand.
-local function answered(request_id)
-  return call_if_typed('HEXISTS', result_key(request_id), 'status') == 1
 end
 
 local function openai_error(message, kind, param, code)
@@ -90,50 +85,12 @@ local function end_tokens(request_id, status, words)
   if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
 end
 
--- Requests with `bounded`, those that come from an API key, leave no more than `tenant_result_bytes` of their tenant in
--- Redis: those that ended first go first, but never the newest. They live on for a minute, those above 64 KiB for ten
--- seconds: somebody may be about to read them, and gateways look twice a minute for what they have to charge.
--- The list `ended:<tenant>` has '<bytes of all up to this one> <its bytes> <id>' of each.
--- `values`: field-value pairs, n in number, of the whole result.
-local function bound_tenant(request_id, values, n)
-  local tenant, bounded
+-- @policy bounded
+-- A whole result is written: `values`, field-value pairs, n in number.
+local function bound_results(request_id, values, n)
   for i = 1, n, 2 do
-    if values[i] == 'tenant' then tenant = values[i + 1] elseif values[i] == 'bounded' then bounded = values[i + 1] end
-  end
-  if bounded ~= '1' or (tenant or '') == '' then return end
-  -- No less than MEMORY USAGE of any server says: first its record, its keys and its place in this list.
-  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 440 + 4 * string.len(result_key(request_id))
-  local last = redis.pcall('LINDEX', key, -1)
-  -- @guard bounded: a list that was overwritten by hand is begun anew
-  if type(last) == 'table' then redis.pcall('PEXPIRE', key, 0) end
-  for i = 1, n do
-    local size, step = string.len(values[i]) + 8, 1
-    -- @guard bounded: with what a server rounds up
-    if size > 128 then step = 2 ^ (select(2, math.frexp(size)) - 3) end   -- jemalloc: four sizes up to the double
-    bytes = bytes + math.ceil(size / step) * step + 28
-  end
-  local tokens = redis.pcall('MEMORY', 'USAGE', tokens_key(request_id), 'SAMPLES', 0)
-  local before = tonumber(type(last) == 'string' and string.match(last, '^%d+') or 0)
-  local total = before + bytes + (tonumber(tokens) or 0)
-  redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, total - before, request_id))
-  -- @guard bounded: the list goes with its results
-  if before == 0 or math.floor(before / 32768) ~= math.floor(total / 32768) then
-    redis.pcall('PEXPIRE', key, 2 * cfg.result_ttl_ms)
-  end
-  if total <= cfg.tenant_result_bytes then return end
-  for _ = 1, 2000 do   -- more: with the next one
-    local first = redis.pcall('LINDEX', key, 0)
-    local upto, own, id = string.match(type(first) == 'string' and first or '', '^(%d+) (%d+) (.+)$')
-    if id and (total - upto + own <= cfg.tenant_result_bytes or total <= tonumber(upto)) then return end
-    if type(redis.pcall('LPOP', key)) ~= 'string' then return end
-    local grace_ms = math.min(id and tonumber(own) > 65536 and 10000 or 60000, cfg.result_ttl_ms)
-    -- @guard bounded: what ended first goes
-    if id and redis.pcall('PEXPIRE', result_key(id), grace_ms) == 1 then
-      -- @guard bounded: an id goes with its result
-      redis.pcall('PEXPIRE', record_key(id), grace_ms)
-      -- @guard bounded: tokens go with their result
-      redis.pcall('PEXPIRE', tokens_key(id), grace_ms)
-    end
+    local bound = values[i] == 'bounded' and values[i + 1] == '1' and make_bounded()
+    if bound then bound(request_id, values, n) end
   end
 end
 
@@ -160,7 +117,7 @@ local function publish_pairs(request_id, status, values, n, reply, tokens, new, 
   call('PEXPIRE', key, life or cfg.result_ttl_ms)
   if tokens then end_tokens(request_id, status, tokens) end
   -- @guard bounded: by its tenant
-  bound_tenant(request_id, values, all)
+  bound_results(request_id, values, all)
   if mark then
     -- More may be added to the result of a cancelled request.
     local ok, refusal = pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)
@@ -192,7 +149,7 @@ local function add_to_result(request_id, given)
   if given.bounded then
     -- @guard bounded: with what a cancel wrote
     values = call('HGETALL', result_key(request_id))
-    bound_tenant(request_id, values, #values)
+    bound_results(request_id, values, #values)
   end
 end
 

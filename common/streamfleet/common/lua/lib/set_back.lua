@@ -1,7 +1,17 @@
+-- @include come_back
 -- @include lease
 -- Repairs times that lie ahead of the clock after it was set back. Each call examines a part of a lane, and the next
 -- one continues behind it, until all are examined.
 local LOOKED_AT = 100
+
+-- Restarts leases, and removes the entries that were XDELed by hand.
+local function restart(lane, worker, ids)
+  local _, gone = stamp(lane, worker, ids)
+  for _, id in ipairs(gone) do
+    remove_entry(lane, id)
+    count('vanished')
+  end
+end
 
 -- A lease from before the clock was set back looks renewed until the clock has caught up: it restarts now. Only such a
 -- lease has an idle time below zero, which XPENDING compares but does not return.
@@ -21,7 +31,7 @@ local function count_anew(lane)
       table.insert(ahead[row[2]], row[1])
     end
   end
-  for worker, ids in pairs(ahead) do stamp(lane, worker, ids) end
+  for worker, ids in pairs(ahead) do restart(lane, worker, ids) end
   if #rows == LOOKED_AT then call('HSET', SCHED, field, encode_id(rows[LOOKED_AT][1])) elseif last then call('HDEL', SCHED, field) end
 end
 
@@ -39,7 +49,7 @@ local function rank_anew(lane)
     from, looked = item[1], looked + 1
     bytes = bytes + skim_entry(lane, from, item[2])
     if not kept_enqueued_ms(lane, from) then
-      local was_ready = leave_ready(lane, from, item[2])
+      local was_ready = HOOKS.left(lane, from, item[2])
       keep_enqueued_ms(lane, from)
       if was_ready then make_ready(lane, from, item[2]) end
     end
@@ -49,6 +59,17 @@ local function rank_anew(lane)
   elseif last then
     call('HDEL', SCHED, field)
   end
+end
+
+-- An entry's rank has come and its deadline has not: it went ahead as a turn of a program, and goes by its deadline from
+-- now on. Returns false for an entry without a deadline.
+local function end_lead(lane, id, fields)
+  local _, deadline = skim_entry(lane, id, fields)
+  if not deadline or deadline <= now_ms() then return false end
+  HOOKS.left(lane, id, fields)
+  -- @guard program: a turn that has waited long goes by its own deadline
+  make_ready(lane, id, fields)
+  return true
 end
 
 -- Returns the longest time for which a lease can have been idle. At the last look no lease had expired; one that seems to

@@ -13,6 +13,15 @@ end
 
 local function wake_watcher() tell(WAKE, 'MAXLEN', 1, '*', 't', '1') end
 
+-- Wakes one worker by the list that it waits at beside the common bench. The key is not declared, as that of the standby
+-- list. Returns false if the worker has not come for an earlier token, or a cluster refuses the key while its slot moves.
+local function wake_alone(worker, token)
+  local key = cfg.prefix .. 'home:' .. worker
+  if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, token)) ~= 'number' then return false end
+  redis.pcall('PEXPIRE', key, 60000)
+  return true
+end
+
 local function wake()
   -- @guard wake: watchers too
   wake_watcher()

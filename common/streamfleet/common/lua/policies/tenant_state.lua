@@ -1,7 +1,10 @@
--- @include keys
+-- @include entry
 -- Tenants: what a call knows of them. It is read in few commands, changed here, and written once, at the call's end, or
 -- before a command reads it that these tables cannot answer.
+local WAITING, SERVED, TENANTS = unpack(KEYS, SHARED - 5, SHARED - 3)
 local RULES = 'rules'   -- SCHED's field `tenants` while operators have set something of a tenant; else '1'
+
+local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
 
 local function add_state(t)
   t.most_tokens = 9e15   -- of a turn
@@ -9,20 +12,9 @@ local function add_state(t)
   local known, changed = {}, false   -- fields of SERVED
   local more = {}                    -- names and values of more fields to write, which nothing reads in this call
   local turns, moved = {}, {}        -- by lane: tenant to {tokens for its weight, true while it waits}, and those to write
+  for lane = 1, LANE_COUNT do turns[lane] = {} end
   local least = {}                   -- by lane: the least tokens of who waits, as far as known
-  local added                        -- members of WAITING to write
-
-  table.insert(t.begins, function()
-    -- To make a table costs more than to look.
-    if next(known) then known = {} end
-    if more[1] then more = {} end
-    if next(moved) then moved = {} end
-    if next(least) then least = {} end
-    changed, added = false, false
-    for lane = 1, LANE_COUNT do
-      if not turns[lane] or next(turns[lane]) then turns[lane] = {} end
-    end
-  end)
+  local added = false                -- members of WAITING to write
 
   -- Calls a command with what `list` has, a part at a time.
   local function call_in_parts(verb, key, list)

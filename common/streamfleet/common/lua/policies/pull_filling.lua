@@ -1,10 +1,6 @@
+-- @include filling
 -- @include wake
--- Even filling: of the workers that wait for work, the one that holds the fewest requests comes first, and a worker takes
--- few at a time while such a one has more room. WATCH tells what they hold: a watcher's score is the end of its watch, ms, and
--- requests * part; an idle waiter's is requests - base, below those of all watchers.
--- step: requests that a worker may hold beyond the emptiest before it leaves work to it.
-local FILLING = {base = 1000000, part = 1 / 4096, step = 2}
-
+-- Even filling: how many a worker takes, which one watches, and which one is woken.
 function FILLING.emptiest()
   local row = call('ZRANGEBYSCORE', WATCH, '-inf', '(0', 'WITHSCORES', 'LIMIT', 0, 1)
   return row[1], row[1] and row[2] + FILLING.base
@@ -39,34 +35,15 @@ function FILLING.wait(arg, got)
   if arg.start then call('ZADD', WATCH, arg.held + got - FILLING.base, arg.worker) end
 end
 
--- A worker has ended requests, perhaps while it waits.
-function FILLING.ended(worker, number)
-  local score = tonumber(call('ZSCORE', WATCH, worker) or nil)
-  if not score then return end
-  local held = score < 0 and score + FILLING.base or score % 1
-  local fewer = math.min(held, score < 0 and number or number * FILLING.part)
-  -- @guard filling: what has ended is not held any more
-  call('ZADD', WATCH, score - fewer, worker)
-end
-
--- Wakes one worker by the list that it waits at beside the common bench. The key is not declared, as that of the standby
--- list. Returns false if the worker has not come for an earlier token, or a cluster refuses the key while its slot moves.
-function FILLING.wake_alone(worker, token)
-  local key = cfg.prefix .. 'home:' .. worker
-  if redis.pcall('LLEN', key) ~= 0 or type(redis.pcall('RPUSH', key, token)) ~= 'number' then return false end
-  redis.pcall('PEXPIRE', key, 60000)
-  return true
-end
-
 -- Wakes the emptiest idle waiter; the one that waits for longest if that one does not come, or none is known. With
 -- `to_watch` there is nothing to pull, and so it watches at once: for a short time, because it may be dead. The token says
 -- when, so that a worker which has pulled since does not take it for more than a wake-up.
 function FILLING.wake(to_watch)
   local other, held = FILLING.emptiest()
-  if to_watch and other and FILLING.wake_alone(other, string.format('watch %.0f', now_ms())) then
+  if to_watch and other and wake_alone(other, string.format('watch %.0f', now_ms())) then
     return FILLING.watch(other, held, 1500)
   end
   -- @guard filling: who was woken counts as having taken its part
   if other then call('ZADD', WATCH, 'XX', 'INCR', FILLING.step, other) end
-  if not (other and FILLING.wake_alone(other, '1')) then leave_token() end
+  if not (other and wake_alone(other, '1')) then leave_token() end
 end

@@ -1,4 +1,4 @@
--- @include tenants
+-- @include hooks
 -- Pace of a queue, and the time until a waiting request is taken. The housekeeping measures it once a second
 -- (pace_measure.lua); everybody who tells or judges a time reads it. SCHED's field `pace` is JSON:
 --   at: time of the last look; gone: number of requests that had left the ready sets for good by then; read: of each lane,

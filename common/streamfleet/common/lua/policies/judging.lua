@@ -3,6 +3,7 @@
 -- @include pace
 -- Deadlines are judged at the pick, if the worker tells how long its requests take: what cannot be done in time even if
 -- it starts now is not started.
+local judge = {}
 
 -- Class of length: half octaves of the output that requests of its tenant with such a limit have had, else of its limit;
 -- and a hash of the tenant.
@@ -20,11 +21,13 @@ local function length_class(fields, tenant)
   return class
 end
 
--- `needs`: ms that requests of each class need at least. Returns the class of a claimed entry; nil if it has been ended.
-local function judge(claimed, deadline, tenant, needs)
+-- `arg`: of the pull; its `needs` are the ms that requests of each class need at least, as JSON or decoded. Returns the class of a
+-- claimed entry; nil if it has been ended.
+function judge.judge(claimed, deadline, tenant, arg)
+  if type(arg.needs) == 'string' then arg.needs = cjson.decode(arg.needs) end
   local lane, id, attempt, _, fields = unpack(claimed)
   local class, left = length_class(fields, tenant), deadline - now_ms()
-  local needed = needs[class]
+  local needed = arg.needs[class]
   -- @guard judge: what an earlier run has done is not known
   if attempt > 1 or claimed[8] ~= '' then return class end
   if not needed or left >= needed then return class end
@@ -37,20 +40,21 @@ local function judge(claimed, deadline, tenant, needs)
 end
 
 local expected   -- {of = as expectations() returns it, known = {{ms until it is taken, ms of its run}…}}
--- @begin
-expected = nil
--- @end
 
--- Ends an entry that asks for it if it will likely be late: on its arrival, before it waits. `before`: number of requests
--- of its lane that arrived with it; `rows`: these, if tenants share the lane. Returns true if it has been ended.
-local function refuse(lane, id, fields, deadline, before, tenant, rows)
+-- Ends an entry that asks for it if it will likely be late: on its arrival, before it waits. `rows`: those of its lane that arrived
+-- with it, as the hook `became_ready` takes them. Returns true if it has been ended.
+function judge.refuse(lane, id, fields, deadline, tenant, rows)
   expected = expected or {of = expectations(), known = {}}
-  local first, t = before + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline)), sharing()
+  local first, t = #rows + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline)), sharing()
   local own, name = first, ''
   if t then
     name = t.name(tenant)
     own = t.number(lane, name, deadline)
-    for _, row in ipairs(rows or {}) do own = own + (t.name(row[3]) == name and 1 or 0) end
+    local in_turn = t.shares(lane)
+    for _, row in ipairs(rows) do
+      in_turn = in_turn or row[7]
+      if in_turn and t.name(row[7]) == name then own = own + 1 end
+    end
   end
   -- Those of a tenant in about the same place are told the same: many may come at once.
   local near, left = math.floor(16 * math.log(own + 1)), math.floor(16 * math.log(math.max(1, deadline - now_ms())))
@@ -70,3 +74,5 @@ local function refuse(lane, id, fields, deadline, before, tenant, rows)
   end_with_dead_letter(lane, id, fields, entry, letter)
   return true
 end
+
+return judge

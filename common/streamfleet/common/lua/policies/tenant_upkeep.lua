@@ -1,10 +1,10 @@
--- @include tenants
+-- @include hooks
 -- Tenants: the housekeeping's part. What was deleted or moved by hand leaves turns and charges behind; here both are
 -- brought to what is there, a bounded part in each call.
 local function tidy_tenants()
   local t = sharing()
   if not t then return end
-  local PART, FORGET_MS = 200, 3600000
+  local PART, FORGET_MS, WAITING, SERVED = 200, 3600000, KEYS[SHARED - 5], KEYS[SHARED - 4]
 
   -- Pulls put what stands in no index there, and drop what they pick and is not ready; but not where nothing is ready.
   local function check_index(lane)

@@ -6,15 +6,7 @@ local function add_lengths(t)
 
   t.size = body_size
 
-  local classes, number = {}, 0   -- by limit; they stay between calls
-  local function class_of(limit)
-    if not limit then return 'none' end
-    if not classes[limit] then
-      if number == 1000 then classes, number = {}, 0 end
-      classes[limit], number = tostring(half_octave(limit)), number + 1
-    end
-    return classes[limit]
-  end
+  local function class_of(limit) return limit and tostring(half_octave(limit)) or 'none' end
 
   -- Number of samples, mean output, and prompt tokens for each byte of body, of a class; 0 if none is known.
   local function sketch_of(record, class)

@@ -39,12 +39,12 @@ end
 
 -- Sets `waiting` to 0 for paused lanes, so that nothing is chosen from them. Returns the credits.
 local function load_credit(waiting)
-  local credit = {unpack(known.zeros)}
+  local credit = {0, 0, 0, 0, 0, 0, 0, 0, 0}
   look_at_lanes()
   for lane = 1, LANE_COUNT do
-    if lanes[known.credit + lane] then credit[lane] = tonumber(lanes[known.credit + lane]) or 0 end
+    if lanes[CREDIT + lane] then credit[lane] = tonumber(lanes[CREDIT + lane]) or 0 end
     -- @guard choose: nothing of a paused lane
-    if lanes[known.paused + lane] then waiting[lane] = 0 end
+    if lanes[PAUSED + lane] then waiting[lane] = 0 end
   end
   return credit
 end
@@ -52,7 +52,7 @@ end
 local function save_credit(credit)
   local words
   for lane = 1, LANE_COUNT do
-    if credit[lane] ~= (tonumber(lanes[known.credit + lane] or nil) or 0) then
+    if credit[lane] ~= (tonumber(lanes[CREDIT + lane] or nil) or 0) then
       words = words or {'HSET', SCHED}
       words[#words + 1] = lane
       words[#words + 1] = credit[lane]
@@ -64,7 +64,7 @@ end
 -- Changes waiting and credit; returns picks per lane, and their number. A lane that is closed to this worker keeps what it
 -- is owed, and is owed more with each pick.
 local function choose(wanted, waiting, credit, shares, arg, taken)
-  local picks, only = {unpack(known.zeros)}, lane_alone(waiting)
+  local picks, only = {0, 0, 0, 0, 0, 0, 0, 0, 0}, lane_alone(waiting)
   if only and shares[only] < 1000 and credit[only] <= 1000 - shares[only] then   -- its debt is paid with the first pick
     local picked = math.max(0, math.min(wanted, waiting[only], arg.rooms[only] - taken))
     for lane = 1, LANE_COUNT do if picked > 0 then credit[lane] = 0 end end

@@ -1,4 +1,5 @@
 -- @include pace
+-- @include info
 -- Measures the pace. An arrival is counted where it is read from its lane's stream, which Redis 6.2 does not count: there,
 -- times do not know of more urgent requests that are still to come.
 local FADE_MS, LONGEST_FADE_MS, FADE_REQUESTS, ARRIVALS_FADE_MS = 10000, 120000, 100, 30000
@@ -91,7 +92,7 @@ local function look_at_turns(lane)
     local heads = math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))
     rows[i] = {t.hash(name), tonumber(some[2 * i]), t.usual(lane, name, heads), t.number(lane, name)}
     if name == '' and t.bare(lane) then
-      local indexed = call('ZLEXCOUNT', WAITING, '[' .. lane, '(' .. lane + 1)
+      local indexed = call('ZLEXCOUNT', KEYS[SHARED - 5], '[' .. lane, '(' .. lane + 1)
       rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - indexed)
     end
   end

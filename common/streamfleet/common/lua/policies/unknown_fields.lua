@@ -3,7 +3,7 @@
 -- of requests that a worker ends.
 
 -- Returns a JSON array of sentences; nil for none. `fields`: by name. All is made at the call: nearly none needs it.
-local function unknown_fields(fields)
+return function(fields)
   local meant = {'body', 'bounded', 'deadline', 'endpoint', 'id', 'if_late', 'meta', 'program', 'reply', 'session', 'stream',
     'tenant', 'traceparent', 'ttl', 'priority', 'model'}
   local elsewhere = {priority = 'the lane is the priority', model = 'the model belongs into the body'}

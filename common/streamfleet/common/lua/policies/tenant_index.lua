@@ -1,4 +1,3 @@
--- @include entry
 -- @include tenant_state
 -- Tenants: their records, their turns, and the index of what waits.
 local function add_index(t)
@@ -8,11 +7,6 @@ local function add_index(t)
 
   local function add_records(t)
     local records, dirty, names = {}, {}, {}   -- records by name, and those that have changed; names by what was given
-    table.insert(t.begins, function()
-      if next(records) then records = {} end
-      if dirty[1] then dirty = {} end
-      if next(names) then names = {} end
-    end)
 
     local function read_record(name, words, lengths, rule)
       local running, requests, charged, tokens, lost, missed, seen = 0, 0, 0, 0, 0, 0, 0
@@ -170,7 +164,6 @@ local function add_index(t)
   -- of rank, as far as they are needed: SERVED has the rank and member up to which that is done.
   local function add_walk(t, indexed)
     local chunks = {}   -- by lane: number of those that this call has read
-    table.insert(t.begins, function() if next(chunks) then chunks = {} end end)
 
     local function field(lane) return 'walk|' .. DIGITS[lane] end
 
@@ -223,10 +216,6 @@ local function add_index(t)
   end
 
   local shared = {}
-  table.insert(t.begins, function()
-    if next(shared) then shared = {} end
-    t.unblocked = false
-  end)
   add_state(t)
   add_records(t)
   add_turns(t)
@@ -322,8 +311,8 @@ local function add_index(t)
     t.write_state()
     -- @guard tenants: somebody is woken for who may run one more
     if t.unblocked then
-      tell(WAKE, 'MAXLEN', 1, '*', 't', '1')
-      if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end
+      wake_watcher()
+      leave_token()
     end
   end
 end

@@ -1,12 +1,12 @@
--- @include affinity_records
+-- @include home_records
 -- Affinity: the housekeeping's part, a bounded part in each call. What waits for a worker that asks for nothing is
 -- anybody's; what was left over, and what nobody has used for long, is forgotten.
-function AFFINITY.add_upkeep(h)
+local function add_upkeep(h)
   local PART, GONE_MS, UNUSED_MS = 200, 60000, 3600000
 
   -- A home is none any more. What waits for it becomes anybody's, some here and the rest at the next calls.
   function h.lose(number)
-    h.set_work(number, AFFINITY.lost)
+    h.set_work(number, LOST)
     return h.spill(number)
   end
 
@@ -42,7 +42,7 @@ function AFFINITY.add_upkeep(h)
       local seen = tonumber(string.match(call('HGET', SESSIONS, 'w|' .. rows[i]) or '', '^%d+') or 0)
       if not number then   -- added by hand
         call('ZREM', LOADS, rows[i])
-      elseif tonumber(rows[i + 1]) >= AFFINITY.lost then
+      elseif tonumber(rows[i + 1]) >= LOST then
         h.spill(number)
       -- @guard affinity: a worker that asks for nothing loses what waits for it
       elseif waits_too_long(number, seen) then

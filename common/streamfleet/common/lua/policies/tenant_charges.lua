@@ -1,4 +1,3 @@
--- @include entry
 -- Tenants: charges. A charge is '<prompt> <output> <weight> <kept> <class> <tenant>': the tokens that it was charged for its
 -- run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; and its class of length.
 
@@ -7,12 +6,6 @@ local function add_charges(t)
   -- picks: stream id to what the last `pop` charged for it; ranks: stream id to its rank in the ready set; reached: by lane,
   -- the most tokens that one had when it was picked
   t.picks, t.ranks, t.reached = {}, {}, {}
-  table.insert(t.begins, function()
-    if next(charges) then charges = {} end
-    if next(t.picks) then t.picks = {} end
-    if next(t.ranks) then t.ranks = {} end
-    if next(t.reached) then t.reached = {} end
-  end)
 
   local function charge_field(lane, id) return 'c|' .. DIGITS[lane] .. '|' .. id end
 

@@ -1,42 +1,20 @@
 -- @include entry
 -- Affinity: which worker is the home of a session, or of a beginning of prompts, and how much each worker has to do.
--- passed_over_ms: after it an idle worker may take what waits for another; lost: load of a worker that is no home any more;
--- homing, noted: values of SCHED's field `sessions`, that some have homes, or that beginnings were seen once; beginning_bytes:
--- 256 tokens, because less is read again as quickly as it is found.
-local AFFINITY = {passed_over_ms = 1000, lost = 1e9, homing = '1', noted = '0', beginning_bytes = 1024}
+local HOMES, SESSIONS, LOADS = unpack(KEYS, SHARED - 2, SHARED)
+local PASSED_OVER_MS = 1000   -- after it an idle worker may take what waits for another
+local LOST = 1e9              -- load of a worker that is no home any more
+local NOTED = '0'             -- value of SCHED's field `sessions` while beginnings were seen, but none has a home
 
--- True if a call for the queue asked this within the last `ms`; else it counts as asked now. A script that is no function
--- remembers no other call.
-function AFFINITY.lately(what, ms)
-  local now, before = now_ms(), known.asked[what]
-  if before and before <= now and now < before + ms then return true end
-  if not before then
-    -- A worker asks by its name, and each start of it by a number of its own.
-    if known.number == 5000 then known.asked, known.callers, known.number = {}, {}, 0 end
-    known.number = known.number + 1
-  end
-  known.asked[what] = now
-  return false
-end
-
-function AFFINITY.add_records(h)
+local function add_records(h)
   local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
   -- By field; by number; number to what is to be added; fields to write.
   local records, loads, moves, changed = {}, {}, {}, {}
-
-  -- A call begins. To make a table costs more than to look.
-  function h.forget_records()
-    if next(records) then records = {} end
-    if next(loads) then loads = {} end
-    if next(moves) then moves = {} end
-    if next(changed) then changed = {} end
-  end
 
   -- ms until a time is long ago, 0 if it is. A time ahead of the clock is from before the clock was set back.
   function h.until_long_ago(ms, span)
     -- @guard affinity: a clock that is set back holds nothing up
     if ms > now_ms() then return 0 end
-    return math.max(0, ms + (span or AFFINITY.passed_over_ms) - now_ms())
+    return math.max(0, ms + (span or PASSED_OVER_MS) - now_ms())
   end
 
   local function digest(kind, text) return kind .. string.sub(redis.sha1hex(text), 1, 16) end
@@ -46,8 +24,8 @@ function AFFINITY.add_records(h)
     -- A short body is not cut: Redis's Lua hashes each new string whole.
     local head, at = #body > 8192 and string.sub(body, 1, 8192) or body, nil
     for _, name in ipairs({'"messages"', '"prompt"', '"input"'}) do at = at or string.find(head, name, 1, true) end
-    local part = at and string.sub(body, at, at + AFFINITY.beginning_bytes - 1) or ''
-    return #part == AFFINITY.beginning_bytes and part or nil
+    local part = at and string.sub(body, at, at + BEGINNING_BYTES - 1) or ''
+    return #part == BEGINNING_BYTES and part or nil
   end
 
   -- The fields of SESSIONS for an entry: of its session, and of its beginning; each may be nil. A tenant's own: nobody
@@ -100,7 +78,7 @@ function AFFINITY.add_records(h)
   function h.work_of(number)
     if loads[number] == nil then
       local load = tonumber(call_if_typed('ZSCORE', LOADS, number) or nil)
-      loads[number] = load and load < AFFINITY.lost and load or false
+      loads[number] = load and load < LOST and load or false
     end
     return loads[number] and loads[number] + (moves[number] or 0) or nil
   end
@@ -118,7 +96,7 @@ function AFFINITY.add_records(h)
   end
 
   function h.set_work(number, load)
-    loads[number], moves[number] = load < AFFINITY.lost and load, nil
+    loads[number], moves[number] = load < LOST and load, nil
     call_if_typed('ZADD', LOADS, load, number)
   end
 
@@ -136,7 +114,7 @@ function AFFINITY.add_records(h)
     h.write_loads()
     local row = call_if_typed('ZRANGE', LOADS, 0, 0, 'WITHSCORES') or {}
     local load = tonumber(row[2] or nil)
-    if not load or load >= AFFINITY.lost then return nil end
+    if not load or load >= LOST then return nil end
     local place = tonumber(string.sub(name, -4), 16) % call('ZCOUNT', LOADS, row[2], row[2])
     -- @guard affinity: homes spread in an idle fleet
     if place > 0 then row = call('ZRANGEBYSCORE', LOADS, row[2], row[2], 'LIMIT', place, 1) end
@@ -239,7 +217,7 @@ function AFFINITY.add_records(h)
     end
     changed = {}
     if new > 0 then make_room(new) end
-    if new > 0 and not some_sessions then call('HSET', SCHED, 'sessions', AFFINITY.noted) end
+    if new > 0 and not some_sessions then call('HSET', SCHED, 'sessions', NOTED) end
     for i = 1, #words, 400 do call('HSET', SESSIONS, unpack(words, i, math.min(i + 399, #words))) end
   end
 end

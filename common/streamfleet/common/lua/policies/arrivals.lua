@@ -1,49 +1,19 @@
--- Limits of a lane, and of what one tenant may have waiting in it while others use the queue; a part of enqueue.lua. Where
--- that is a function of Redis, this part is made once, and the lines from `@begin` to `@end` run at each call.
+-- @include lane_limits
+-- What one tenant may have waiting in a lane while others use the queue.
 -- A tenant's waiting requests are ready (the index `waiting` of tenants.lua has them) or not staged yet. `arrivals` is a hash
 -- of the requests that were not staged: for each '<lane><tenant>' it has groups, oldest first, each written as '<last stream
 -- id> <number> <bytes>;'. A group counts until all of it is staged. The fields `last` and `other` have the time and the
 -- digest of the two tenants that enqueued last, which is enough to know if there is another one. They are digests because
 -- producers may read these fields, but may not list tenants.
 local HOUR_MS, MINUTE_MS, MOST_TENANTS, MOST_FIELDS, LOOKED_AT, GROUPS = 3600000, 60000, 2000, 8192, 64, 16
-local LARGE = 16384   -- bytes; MEMORY USAGE of a deep lane costs milliseconds, and the limit of entries bounds smaller requests
-local call, lanes, limit, limit_bytes, percent, before, most, most_bytes
-local ARRIVALS, WAITING, SERVED, DELAYED
-local length, bytes = {}, {}                     -- by lane: entries; bytes, once a large request asked for them
+local ARRIVALS, WAITING, SERVED, DELAYED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 4)
+local most, most_bytes = math.max(1, math.floor(limit * percent / 100)), limit_bytes * percent / 100
 local lanes_staged, tenants, changed = {}, {}, {}   -- by lane; by lane and tenant; fields of `arrivals` to write
 local last, other
--- @begin
-call, lanes, limit, limit_bytes, percent = redis.call, tonumber(ARGV[5]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[6])
-before = percent > 0 and 2 * lanes + 4 or lanes   -- keys before those of the requests
-if next(length) then length = {} end
-if next(bytes) then bytes = {} end
-if percent > 0 then
-  ARRIVALS, WAITING, SERVED, DELAYED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 4)
-  most, most_bytes = math.max(1, math.floor(limit * percent / 100)), limit_bytes * percent / 100
-  lanes_staged, tenants, changed, last, other = {}, {}, {}, nil, nil
-end
--- @end
 
 -- Keys of another type were written by hand: they count for nothing.
 local function number(reply) return type(reply) == 'number' and reply or 0 end
 local function text(reply) return type(reply) == 'string' and reply end
-
--- True if the lane would hold more than its bytes.
-local function too_many_bytes(lane, size)
-  local full = size >= LARGE and bytes[lane] + size > limit_bytes
-  -- @guard enqueue: bytes of one call too
-  if bytes[lane] and not full then bytes[lane] = bytes[lane] + size end
-  return full
-end
-
-local function size_of(lane, words)
-  local size = 0
-  for i = 2, #words, 2 do size = size + #words[i] end
-  if size >= LARGE and not bytes[lane] then
-    bytes[lane] = call('MEMORY', 'USAGE', KEYS[lane], 'SAMPLES', 0) or 0   -- false for a lane without a key
-  end
-  return size
-end
 
 -- Returns the last stream id of a lane that is staged, and the number of its entries that are ready or run.
 local function staged(lane)
@@ -199,3 +169,5 @@ local function write_arrivals()
   end
   for i = 1, #list, 400 do call('HSET', ARRIVALS, unpack(list, i, math.min(i + 399, #list))) end
 end
+
+return {of = arrivals_of, over_share = over_share, add = arrive, write = write_arrivals}

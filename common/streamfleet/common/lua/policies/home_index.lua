@@ -1,17 +1,16 @@
--- @include affinity_records
--- @include tenants
--- @include filling
+-- @include home_records
 -- Affinity: the index of what waits by home, and what a worker may take of it: what waits for itself and for nobody, by
 -- deadline; if there is neither, the head of a lane that has waited long for another.
-function AFFINITY.add_index(h)
+-- `caller`: the worker that calls; `found`: what SESSIONS tells of it and of the heads of lanes.
+local function add_index(h, caller, found)
   local FREE, STEP, ROUNDS, NO_MARK = 0, 1099511627776, 4, {words = false}
   local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
   local added, woken = {}, {}  -- scores and members to write; homes that got something
-  local seen, places = {}, {}  -- by lane what `see` found, or false; the tables for it, which stay between calls
+  local seen, looked = {}, {}  -- by lane what `see` found, or false; true if its head was looked at
+  local marks, over = {}, {}   -- by lane its mark, false for none; the lowest row that was taken since the last look at its head
   local foreign                -- ids that `pop` took and that did not wait for this worker, or nil
-  local caller                 -- this call's worker: {worker = its name, started = its number and start as text, or false};
-                               -- once it has arrived, start and number too
-  local took                   -- number of requests taken that waited for this worker
+  local started = found[1]     -- number and start of the worker that calls, as text; false for one that is no home
+  local took = 0               -- number of requests taken that waited for this worker
 
   local function score(lane, number) return lane * STEP + number end
   local function member_of(lane, rank, member) return lane .. string.format('%016.0f', rank) .. member end
@@ -47,27 +46,17 @@ function AFFINITY.add_index(h)
 
   -- A session is there.
   function h.begin()
-    if some_sessions == AFFINITY.homing then return end
-    some_sessions = AFFINITY.homing
-    call('HSET', SCHED, 'sessions', AFFINITY.homing)
+    if some_sessions == HOMING then return end
+    some_sessions = HOMING
+    call('HSET', SCHED, 'sessions', HOMING)
   end
 
-  -- A call begins. `who`: as in `caller`.
-  function h.begin_call(who)
-    h.forget_records()
-    if added[1] then added = {} end
-    if next(woken) then woken = {} end
-    for lane = 1, LANE_COUNT do seen[lane] = false end
-    caller, took, h.mine = who, 0, nil
+  -- A worker's number; nil for one that is no home.
+  function h.number(name)
+    local known = name == caller and started
+    if name ~= caller then known = call('HGET', SESSIONS, 'n|' .. name) end
+    return tonumber(string.match(known or '', '^%d+'))
   end
-
-  -- Number and start of a worker, as text; false for one that is no home.
-  function h.started(worker)
-    if worker == caller.worker then return caller.started end
-    return call('HGET', SESSIONS, 'n|' .. worker)
-  end
-
-  function h.number(worker) return tonumber(string.match(h.started(worker) or '', '^%d+')) end
 
   -- An entry becomes ready.
   function h.place(lane, id, rank, fields)
@@ -80,9 +69,7 @@ function AFFINITY.add_index(h)
       woken[number] = true
     end
     -- Where tenants share, who waits for nobody is in their index.
-    if some_sessions ~= AFFINITY.homing or not number and shares(lane) then return end
-    -- @guard affinity: what comes for nobody is seen at once
-    if not number then known.nobodys[lane] = nil end
+    if some_sessions ~= HOMING or not number and shares(lane) then return end
     added[#added + 1], added[#added + 2] = score(lane, number or FREE), member_of(lane, rank, encode_id(id))
   end
 
@@ -117,16 +104,16 @@ function AFFINITY.add_index(h)
       or false
   end
 
-  -- SESSIONS tells this of the head of a lane that is passed over; false if none is.
-  function h.know_mark(lane, words)
-    if words ~= (known.marks[lane] or NO_MARK).words then known.marks[lane] = words and read_mark(words) end
+  for lane = 1, LANE_COUNT do
+    seen[lane] = false
+    marks[lane] = found[1 + lane] and read_mark(found[1 + lane])
   end
 
   local function write_mark(lane, since, lowest, member)
-    local words = string.format('%.0f %.0f %s', since, lowest, member)
-    if words == (known.marks[lane] or NO_MARK).words then return end
-    known.marks[lane] = read_mark(words)
-    call('HSET', SESSIONS, '^' .. lane, words)
+    local text = string.format('%.0f %.0f %s', since, lowest, member)
+    if text == (marks[lane] or NO_MARK).words then return end
+    marks[lane] = read_mark(text)
+    call('HSET', SESSIONS, '^' .. lane, text)
   end
 
   -- True for an entry that this worker leaves to another, which has not had its time yet.
@@ -138,26 +125,21 @@ function AFFINITY.add_index(h)
   end
 
   -- The worker that pulls. A new start of it gets a new number.
-  function h.arrive(worker, start)
-    if caller.start == start then
-      h.mine = caller.number
-      return
-    end
-    local number, since = string.match(caller.started or '', '^(%d+) (.*)$')
+  function h.arrive(start)
+    local number, since = string.match(started or '', '^(%d+) (.*)$')
     -- @guard affinity: a worker that comes back is new
     if number and since == start then
       h.mine = tonumber(number)
     else
       if number and h.work_of(tonumber(number)) then h.lose(tonumber(number)) end
       h.mine = call('HINCRBY', SESSIONS, '#', 1)
-      caller.started = string.format('%.0f %s', h.mine, start)
-      call('HSET', SESSIONS, 'n|' .. worker, caller.started)
+      started = string.format('%.0f %s', h.mine, start)
+      call('HSET', SESSIONS, 'n|' .. caller, started)
     end
-    caller.start, caller.number = start, h.mine
   end
 
-  local function note(number, last, waits, worker)
-    call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, worker))
+  local function note(number, last, waits, name)
+    call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, name))
   end
 
   -- An entry that waits in no index may go to anybody: it was ready before the first session, or the index was lost.
@@ -197,33 +179,24 @@ function AFFINITY.add_index(h)
       local all = waiting[lane]
       seen[lane] = false
       if all > 0 then
-        local own, due, unlisted = h.mine and h.of(lane, h.mine, most) or {}, not AFFINITY.lately(DIGITS[lane], 100), 0
-        local free, more, nobodys = {}, #own == most, known.nobodys[lane]
-        -- A worker that has more of its own than room does not read nobody's again if the first of them comes behind.
-        local unread = more and not due and (nobodys == false or nobodys and own[most] < nobodys)
-        if not unread then
-          free = h.of(lane, FREE, most)
-          known.nobodys[lane] = free[1] or false
-        end
+        local own, due, unlisted = h.mine and h.of(lane, h.mine, most) or {}, not looked[lane], 0
+        local free = h.of(lane, FREE, most)
         local others = #free
-        -- @guard affinity: nobody's wake somebody also where they were not read
-        if unread and nobodys then others = 1 end
         local here = #own + others
-        -- A look every 100 ms is enough: an idle worker takes the head of a lane in any case.
+        looked[lane] = true
+        -- One look in a call is enough: an idle worker takes the head of a lane in any case.
         if here < all and (due or shares(lane)) then
           unlisted = math.max(0, all - call('ZCOUNT', HOMES, score(lane, FREE), '(' .. score(lane + 1, FREE)))
           if unlisted > 0 and not shares(lane) then
             -- @guard affinity: what stands in no index is taken too
             adopt(lane)
-            free, unlisted, known.nobodys[lane] = h.of(lane, FREE, most), 0, nil
+            free, unlisted = h.of(lane, FREE, most), 0
             others = #free
           end
           here = #own + others + unlisted
         end
-        local now = places[lane] or {}
-        places[lane] = now
-        now.all, now.own, now.free, now.more, now.due, now.open = all, #own, others + unlisted, more, due, arg.rooms[lane] > 0
-        now.mine, now.i, now.others, now.j, now.mark, now.head, now.stolen = own, 1, free, 1, known.marks[lane], false, false
+        local now = {all = all, own = #own, free = others + unlisted, more = #own == most, due = due, open = arg.rooms[lane] > 0,
+          mine = own, i = 1, others = free, j = 1, mark = marks[lane], head = false, stolen = false, barred = false}
         if here < all then waiting[lane] = here end
         now.barred = at_limits(lane)
         -- @guard affinity: what no tenant may run is not there to be taken
@@ -288,7 +261,7 @@ function AFFINITY.add_index(h)
       if #ids >= wanted then break end
     end
     now.i, now.j = i, j
-    if first and not (known.over[lane] and known.over[lane] <= first) then known.over[lane] = first end
+    if first and not (over[lane] and over[lane] <= first) then over[lane] = first end
   end
 
   -- Tenants share the lane: first what waits for this worker, of tenants that are little ahead, then what waits for nobody.
@@ -367,14 +340,14 @@ function AFFINITY.add_index(h)
   -- The head of a lane that is left to another is passed over from now on; or since the one before it was, if it waited
   -- then already, and others took only what stands behind it. So a home that takes little is behind with all that waits.
   local function mark_passed(lane)
-    local over = known.over[lane]
-    local taken = shares(lane) and 0 or over and tonumber(string.sub(over, 2, 17)) or NO_DEADLINE
-    known.over[lane] = false
+    local lowest_row = over[lane]
+    local taken = shares(lane) and 0 or lowest_row and tonumber(string.sub(lowest_row, 2, 17)) or NO_DEADLINE
+    over[lane] = false
     local row, id, home = unpack(seen[lane].head or {head(lane)})
     if home and home == h.mine then return end   -- it may be as far behind with this one
-    local mark = known.marks[lane]
+    local mark = marks[lane]
     if not home or home == FREE then
-      known.marks[lane] = false
+      marks[lane] = false
       return mark and call('HDEL', SESSIONS, '^' .. lane)
     end
     local since, lowest = mark and mark.since, math.min(mark and mark.lowest or NO_DEADLINE, taken)
@@ -392,7 +365,6 @@ function AFFINITY.add_index(h)
       local now = seen[lane]   -- false if it was not looked at, or nothing waited
       if now then waiting[lane] = now.all end
       all = all + (waiting[lane] > 0 and at_limits(lane) and 0 or waiting[lane])
-      -- A head is passed over for a second before anything follows: a look every 100 ms is enough.
       if now and now.open and now.due then mark_passed(lane) end
     end
     if got < arg.n then soonest = h.see(waiting, arg) end
@@ -407,25 +379,18 @@ function AFFINITY.add_index(h)
 
   function h.done(arg, role, got)
     if not (arg.start and h.mine) then return end
-    -- A home that waits for work is woken for what comes to it, and so it says that it waits each time that it does. That it
-    -- is busy, and how many wait for it where that takes long to count, it tells every 250 ms.
-    local load, sure, waits, due = arg.held + got, true, role == 1 or role == 2, not AFFINITY.lately(h.mine, 250)
+    local load, waits = arg.held + got, role == 1 or role == 2
     for lane = 1, LANE_COUNT do
       local now = seen[lane]
       if now and not now.more then
         load = load + now.own
       elseif now or arg.n == 0 then
-        if due then load = load + h.count(lane, h.mine) else sure = false end
+        load = load + h.count(lane, h.mine)
       end
     end
-    if sure then
-      h.set_work(h.mine, load)
-    elseif got > took then   -- others' and nobody's are its own now
-      h.add_work(h.mine, got - took)
-      h.write_loads()
-    end
-    if waits then known.asked[h.mine] = 0 end
-    if waits or due then note(h.mine, now_ms(), waits and WAITS or BUSY, arg.worker) end
+    h.set_work(h.mine, load)
+    -- A home that waits for work is woken for what comes to it.
+    note(h.mine, now_ms(), waits and WAITS or BUSY, arg.worker)
     if role == 1 and got == 0 then h.pass_on(arg.worker) end
   end
 
@@ -441,7 +406,7 @@ function AFFINITY.add_index(h)
       if number ~= h.mine and waits == WAITS then
         local watch = call('ZSCORE', WATCH, worker)
         -- @guard affinity: a home is woken for what comes to it
-        if watch and tonumber(watch) >= now_ms() then wake_watcher() else FILLING.wake_alone(worker, '1') end
+        if watch and tonumber(watch) >= now_ms() then wake_watcher() else wake_alone(worker, '1') end
         note(number, last, WOKEN, worker)
       end
     end
@@ -470,8 +435,6 @@ function AFFINITY.add_index(h)
 
   function h.free(lane, members)   -- members of the index are anybody's
     local kept = shares(lane)
-    -- @guard affinity: what becomes anybody's is seen at once
-    known.nobodys[lane] = nil
     for i = 1, #members, 200 do
       local words = {kept and 'ZREM' or 'ZADD', HOMES}
       for at = i, math.min(i + 199, #members) do

@@ -1,11 +1,11 @@
--- @include tenants
 -- Tenants: a pull takes entries of those that were charged least.
-local function add_pick(t)
+local WAITING = KEYS[SHARED - 5]
+
+return function(t)
   local NEARLY_LATE_MS, AHEAD, MOST_ROUNDS = 3000, 3, 256
   local NONE = {}
   local looked = {}   -- by lane: true if its nearly late were looked for
   local passed        -- number of entries that a `pop` left to others
-  table.insert(t.begins, function() if next(looked) then looked = {} end end)
 
   -- The next entry of a tenant in the index: its member of `waiting`; nil for none.
   local function next_of(lane, tenant)

@@ -1,0 +1,27 @@
+-- @include ids
+-- @include sched
+-- When an entry was enqueued. An id whose time was ahead of the clock when its entry was staged tells no time: it was made by
+-- hand, or the clock was set back. SCHED keeps the time at which such an entry was staged until it ends, and the last of them
+-- in each lane, so that SCHED is rarely asked.
+local function may_be_ahead(lane, id)
+  local last = look_at_sched()[3 + lane]
+  return last and encode_id(id) <= last
+end
+
+local function ahead_field(lane, id) return 'enqueued:' .. entry_field(lane, id) end
+
+-- Nil for an entry whose id tells when it was enqueued.
+local function kept_enqueued_ms(lane, id)
+  return may_be_ahead(lane, id) and tonumber(call('HGET', SCHED, ahead_field(lane, id)) or nil) or nil
+end
+
+local function enqueued_ms(lane, id) return kept_enqueued_ms(lane, id) or math.min(id_ms(id), now_ms()) end
+
+-- Call it before an entry is made ready: the time behind its deadline and its rank must not change any more.
+local function keep_enqueued_ms(lane, id)
+  if id_ms(id) <= now_ms() or kept_enqueued_ms(lane, id) then return end
+  call('HSET', SCHED, ahead_field(lane, id), string.format('%.0f', now_ms()))
+  if may_be_ahead(lane, id) then return end
+  sched[3 + lane] = encode_id(id)
+  call('HSET', SCHED, 'ahead:' .. lane, sched[3 + lane])
+end
