@@ -183,8 +183,7 @@ def _idle(client: redis.Redis, pids: Sequence[int], seconds: float) -> Idle:
 
 def _log_calls(client: redis.Redis, seconds: float) -> list[tuple[str, float]]:
     """Name and µs of every call within so many seconds; scripts by their verb."""
-    functions = scripts.library().functions
-    verbs = {name: f"script {verb}" for verb in scripts.VERBS for name in (scripts.sha(verb), functions.get(verb))}
+    verbs = {scripts.sha(verb): f"script {verb}" for verb in scripts.VERBS}
     client.config_set("slowlog-max-len", MOST_LOGGED)
     client.config_set("slowlog-log-slower-than", 0)
     time.sleep(seconds)
@@ -195,7 +194,7 @@ def _log_calls(client: redis.Redis, seconds: float) -> list[tuple[str, float]]:
             continue
         name, _, rest = row["command"].decode(errors="replace").partition(" ")
         first = rest.partition(" ")[0]
-        names = {**dict.fromkeys(("FCALL", "EVALSHA"), verbs.get(first, "a script")), "EVAL": "a script's first call"}
+        names = {"EVALSHA": verbs.get(first, "a script"), "EVAL": "a script's first call"}
         found.append((names.get(name, name), float(row["duration"])))
     return found
 

@@ -146,10 +146,8 @@ class Life:
         }
 
     async def warm_up(self) -> None:
-        """Run a few requests, so that functions and scripts are loaded and connections are open."""
+        """Run a few requests, so that scripts are loaded and connections are open."""
         await self._broker.ensure_groups()
-        # Workers load the functions. A client that finds none, as this one would, uses EVALSHA for a minute.
-        await self._broker.connection.load_functions()
         self.prepare(2)
         for work in self.verbs().values():
             await work()

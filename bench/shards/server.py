@@ -8,9 +8,9 @@ from typing import Any
 
 import redis
 
-SCRIPTS = ("cmdstat_fcall", "cmdstat_evalsha", "cmdstat_eval")
+SCRIPTS = ("cmdstat_evalsha", "cmdstat_eval")
 OF_SCRIPTS = ("used_memory_scripts", "used_memory_vm_total")
-"""Memory of functions and their interpreters: megabytes that no request has, and in Redis 8 a part of `used_memory`."""
+"""Memory of scripts and their interpreters: megabytes that no request has, and in Redis 8 a part of `used_memory`."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from streamfleet.common import scripts
 from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
 from streamfleet.operator.repair import Inspection
@@ -17,7 +18,6 @@ from tests.broker import Broker
 from tests.fault.fleet import Member
 from tests.fault.harness import Harness
 from tests.fault.plan import Fault, FaultKind
-from tests.script_names import names
 
 POINT_S = 20.0
 AGAIN_S = 0.1
@@ -237,7 +237,7 @@ class Striker:
             proxy = self._harness.producers[fault.slot % len(self._harness.producers)].proxy
         else:
             self.mark("swallow", self._name_in(fault.slot))
-        proxy.swallow(*names(fault.what))
+        proxy.swallow(scripts.sha(fault.what).encode())
         return True
 
     # -- inside a worker -----------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from streamfleet.common import scripts
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
-from streamfleet.common.connection.functions import Functions
 from streamfleet.worker import lease, pull
 from streamfleet.worker.containment import PoisonIsolation
 from streamfleet.worker.dispatcher import Dispatcher
@@ -78,15 +77,9 @@ def source(verb: str, name: str) -> str:
     return _changed(scripts.source(verb), BY_NAME[name].lua if name else ())
 
 
-def library(name: str) -> scripts.Library:
-    """The functions as processes with this mutation have them."""
-    return scripts.library(lambda verb: source(verb, name))
-
-
-def names(verb: str, name: str) -> list[bytes]:
-    """The words by which processes with this mutation call a script."""
-    sha = hashlib.sha1(source(verb, name).encode(), usedforsecurity=False).hexdigest()
-    return [word.encode() for word in (sha, library(name).functions.get(verb)) if word]
+def sha(verb: str, name: str) -> bytes:
+    """The hash by which processes with this mutation call a script."""
+    return hashlib.sha1(source(verb, name).encode(), usedforsecurity=False).hexdigest().encode()
 
 
 def _changed(text: str, changes: tuple[Change, ...]) -> str:
@@ -121,20 +114,14 @@ async def _expired_none(*_: Any, **__: Any) -> tuple[int, ExpiryScan]:
 
 
 def _without_noscript() -> None:
-    """Scripts are called by their hash only, and functions by their name; their text is never sent."""
-    hashes, whole = {verb: scripts.sha(verb) for verb in scripts.VERBS}, scripts.library()
+    """Scripts are called by their hash only; their text is never sent."""
+    hashes = {verb: scripts.sha(verb) for verb in scripts.VERBS}
 
     def refuse(verb: str) -> str:
         raise redis.exceptions.NoScriptError(f"{verb} is not there")
 
     scripts.sha = hashes.__getitem__  # type: ignore[assignment]
     scripts.source = refuse  # type: ignore[assignment]
-    scripts.library = lambda *_: whole
-    Functions._loaded = _not_loaded  # type: ignore[assignment,method-assign]
-
-
-async def _not_loaded(*_: Any) -> bool:
-    return False
 
 
 def _groups_at_the_end() -> None:
@@ -413,7 +400,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "noscript",
-        "scripts and functions are sent again after they were flushed",
+        "scripts are sent again after they were flushed",
         "scripts are called by their hash only",
         "scripts_flushed",
         "lost: r",

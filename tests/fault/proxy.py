@@ -25,7 +25,7 @@ class Proxy:
         self.delay_s = 0.0
         self.swallowed: list[bytes] = []
         self._held = False
-        self._marks: list[tuple[bytes, ...]] = []
+        self._marks: list[bytes] = []
         self.links: set[_Link] = set()
         self._server: asyncio.Server | None = None
 
@@ -64,21 +64,20 @@ class Proxy:
         for link in self.links:
             link.forgotten = True
 
-    def swallow(self, *marks: bytes) -> None:
-        """Let the next request that holds one of these reach Redis; lose its answer, and the connection."""
-        self._marks.append(marks)
+    def swallow(self, mark: bytes) -> None:
+        """Let the next request that holds this reach Redis; lose its answer, and the connection."""
+        self._marks.append(mark)
 
     @property
     def held(self) -> bool:
         return self._held
 
     def is_marked(self, data: bytes) -> bool:
-        for marks in self._marks:
-            for mark in marks:
-                if mark in data:
-                    self._marks.remove(marks)
-                    self.swallowed.append(mark)
-                    return True
+        for mark in self._marks:
+            if mark in data:
+                self._marks.remove(mark)
+                self.swallowed.append(mark)
+                return True
         return False
 
     def joined(self, link: _Link) -> None:

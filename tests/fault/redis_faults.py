@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.servers import newest
@@ -106,8 +105,6 @@ class Faulty:
     async def forget_scripts(self) -> None:
         async with self._lock:
             await self.direct.script_flush()
-            with contextlib.suppress(ResponseError):  # Redis 6.2 has no functions
-                await self.direct.function_flush()
 
     async def ask(self, *words: Any) -> Any:
         """One command, over outages."""

@@ -180,7 +180,7 @@ async def enqueue_answer_lost(stage: Stage) -> None:
     producer = await stage.harness.produce(
         [Step(0.8, "many", tuple(item(f"r{number}", 50) for number in range(5)))], stage.mutation
     )
-    producer.proxy.swallow(*stage.names("enqueue"))
+    producer.proxy.swallow(mutations.sha("enqueue", stage.mutation))
     await eventually(lambda: producer.proxy.swallowed, 5, "an answer to an enqueue is lost")
 
 
@@ -238,7 +238,7 @@ async def late_while_running(stage: Stage) -> None:
 
 
 async def scripts_flushed(stage: Stage) -> None:
-    """SCRIPT FLUSH and FUNCTION FLUSH while a worker works."""
+    """SCRIPT FLUSH while a worker works."""
     await stage.load_scripts()
     await stage.worker(0)
     await stage.add("first", 5)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from redis.exceptions import ResponseError
 
 from streamfleet.common import scripts
 from tests.fault import mutations
@@ -126,12 +123,6 @@ class Stage:
         """Have Redis know all scripts, so that the first call of each is none that is answered with NOSCRIPT."""
         for verb in scripts.VERBS:
             await self.redis.script_load(mutations.source(verb, self.mutation))
-        with contextlib.suppress(ResponseError):  # Redis 6.2 has no functions, or it has these
-            await self.redis.function_load(mutations.library(self.mutation).text)
-
-    def names(self, verb: str) -> list[bytes]:
-        """Marks of a script's calls."""
-        return mutations.names(verb, self.mutation)
 
     async def runs(self, name: str, times: int = 1, within_s: float = 8.0) -> str:
         """Wait until a request was started so often; the worker that did so last."""

@@ -124,9 +124,8 @@ def test_doctor_on_a_good_queue(any_redis_url: str, raw: redis.Redis) -> None:
         "workers",
         "configuration",
         "lanes",
-        "functions",
     } == set(found)
-    good = ("keys", "groups", "expiry", "workers", "lanes", "functions", "eviction", "background", "replication")
+    good = ("keys", "groups", "expiry", "workers", "lanes", "eviction", "background", "replication")
     assert {found[name]["level"] for name in good} == {"ok"}, found
     assert found["access"]["level"] == ("unknown" if release(raw) < (7, 0) else "warn")
     assert found["version"]["level"] == ("warn" if release(raw) < (7, 0) else "ok")

@@ -12,7 +12,6 @@ import pytest
 from redis.crc import key_slot
 
 from streamfleet.cli.demo.server import RedisServer, free_port
-from streamfleet.common import scripts
 from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.connection.cluster import SlotOwner
@@ -65,18 +64,6 @@ async def test_every_queue_is_found_wherever_it_lives(cluster: ClusterDeployment
         homes.add(int((await broker.connection.command("CONFIG", "GET", "port"))[1]))
         await broker.close()
     assert len(homes) == 3
-
-
-async def test_each_master_has_the_functions_from_the_first_worker_that_asks_it(cluster: ClusterDeployment) -> None:
-    told = {}
-    for name in QUEUES:
-        worker = Broker(Connection(cluster.url), Keys(name))
-        await worker.ensure_groups()
-        await worker.pull("w1", 0)
-        (port,) = (await worker.connection.command("CONFIG", "GET", "port"))[1:]
-        told[port] = await worker.connection.command("FUNCTION", "LIST", "LIBRARYNAME", scripts.library().name)
-        await worker.close()
-    assert [len(found) for found in told.values()] == [1, 1, 1]
 
 
 async def test_one_node_that_answers_is_enough(cluster: ClusterDeployment) -> None:

@@ -49,7 +49,6 @@ async def broker(link: FlakyLink) -> AsyncIterator[Broker]:
     await opened.ensure_groups()
     for verb in scripts.VERBS:  # so that the first answer to a script is not that it is unknown
         await connection.command("SCRIPT", "LOAD", scripts.source(verb))
-    await connection.load_functions()
     yield opened
     await connection.close()
 

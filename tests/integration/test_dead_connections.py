@@ -125,7 +125,7 @@ async def test_an_answer_that_the_server_may_take_its_time_for_is_waited_for(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_clients, "GRACE_S", 0.1)
-    clients = server_clients.ServerClients(redis_url, clustered=False)
+    clients = server_clients.ServerClients(redis_url)
     waiting = asyncio.create_task(clients.commands.send("WAIT", 1, 2_000, blocks_s=2.0))
     await eventually(
         lambda: clients.commands.overdue(asyncio.get_running_loop().time() + 3), what="it has a connection"

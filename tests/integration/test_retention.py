@@ -39,9 +39,8 @@ async def expired(churn: Churn) -> dict[str, int]:
 
 
 async def used_memory(queue: Queue) -> int:
-    """Bytes of the server without scripts and functions: those that it was sent since are no growth."""
+    """Bytes of the server without scripts: those that it was sent since are no growth."""
     await queue.command("SCRIPT", "FLUSH")
-    await queue.command("FUNCTION", "FLUSH")
     info = (await queue.command("INFO", "memory")).decode()
     return int(re.search(r"used_memory:(\d+)", info)[1])  # type: ignore[index]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from streamfleet.common.connection import Connection
-from streamfleet.common.errors import SettingsError
 from tests.scripts.harness import Queue
 from tests.shifted_clock import ShiftedServer, no_shifting
 
@@ -25,8 +23,6 @@ async def open_queue(url: str) -> AsyncIterator[Queue]:
         opened = Queue(connection)
         await opened.command("CONFIG", "SET", "maxmemory", 0)
         await opened.command("FLUSHALL")
-        with contextlib.suppress(SettingsError):  # Redis 6.2 has no functions
-            await opened.command("FUNCTION", "FLUSH")
         await opened.broker.ensure_groups()
         yield opened
     finally:

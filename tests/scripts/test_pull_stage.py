@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 
 import pytest
 
 from streamfleet.common.broker.types import Hint
-from streamfleet.common.errors import SettingsError
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -207,8 +205,6 @@ async def test_a_missing_group_is_noticed_before_anything_is_written(queue: Queu
 async def test_lost_scripts_are_sent_again(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.command("SCRIPT", "FLUSH")
-    with contextlib.suppress(SettingsError):  # Redis 6.2 has no functions
-        await queue.command("FUNCTION", "FLUSH")
     assert len((await queue.pull()).claims) == 1
 
 

@@ -9,9 +9,9 @@ Command = tuple[str, ...]
 EVERYBODY = """
 KEYS *; RANDOMKEY; FLUSHALL; FLUSHDB; SWAPDB 0 1; CONFIG GET *; CONFIG SET maxmemory 1; CONFIG REWRITE; ACL LIST
 ACL WHOAMI; ACL SETUSER me on nopass ~* +@all; CLIENT LIST; CLIENT KILL ID 1; CLIENT PAUSE 100; MONITOR
-SUBSCRIBE news; PUBLISH news x; SCRIPT FLUSH; SCRIPT LOAD x; SCRIPT KILL; FUNCTION FLUSH; MODULE LIST
+SUBSCRIBE news; PUBLISH news x; SCRIPT FLUSH; SCRIPT LOAD x; SCRIPT KILL; MODULE LIST
 SAVE; BGSAVE; BGREWRITEAOF; LASTSAVE; SHUTDOWN NOSAVE; REPLICAOF NO ONE; SLOWLOG GET; LATENCY RESET; CLUSTER RESET
-FUNCTION LOAD x; FUNCTION DELETE x
+FUNCTION LOAD x; FUNCTION LIST; FUNCTION DELETE x; FUNCTION FLUSH; FCALL x 1 {q}:lane:high; FCALL_RO x 1 {q}:lane:high
 COMMAND; MULTI; ROLE; SYNC; RENAME {q}:lane:high {other}:lane:high; RENAME {other}:lane:high {q}:reply:me
 COPY {q}:lane:high {q}:reply:me; MOVE {q}:lane:high 1; SORT {q}:bench; DUMP {q}:lane:high; RESTORE {q}:reply:me 0 x
 OBJECT ENCODING {q}:lane:high; EXPIRE {q}:lane:high 1; XTRIM {q}:lane:high MAXLEN 0; DEL {q}:lane:high
@@ -27,7 +27,7 @@ XREVRANGE {other}:dead + -
 """
 
 BUT_OPERATORS = """
-SCAN 0; DBSIZE; FUNCTION LIST; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $
+SCAN 0; DBSIZE; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $
 HSCAN {q}:tries 0; ZSCAN {q}:ready:high 0
 XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
 """
@@ -71,7 +71,7 @@ XRANGE {gateway}/webhooks:dead - +; DEL {gateway}/webhooks:secrets; DEL {gateway
 XADD {q}:dead * _id x; ZADD {q}:ready:high 0 A1-A0; XADD {q}:tokens:r-1 * end succeeded; HGETALL {other}:workers
 """,
     Role.AUTOSCALER: """
-XTRIM {q}:dead MAXLEN 0; EVAL 'return 1' 0; EVALSHA x 0; FCALL x 0; XRANGE {q}:lane:high - +
+XTRIM {q}:dead MAXLEN 0; EVAL 'return 1' 0; EVALSHA x 0; XRANGE {q}:lane:high - +
 XADD {q}:lane:high * body x; XLEN {q}:dead; INFO; TIME; HGETALL {q}:result:r-1
 HGETALL {q}:workers; HGETALL {q}:counts; XINFO STREAM {q}:lane:high
 XINFO CONSUMERS {q}:lane:high workers; GET {q}:request:r-1; XREAD STREAMS {q}:lane:high 0; ZCARD {q}:ready:high

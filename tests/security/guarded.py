@@ -12,7 +12,6 @@ import redis
 import redis.asyncio
 
 from streamfleet.cli.demo.server import RedisServer
-from streamfleet.common import scripts
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
@@ -62,8 +61,6 @@ class Guarded:
         with self.admin() as admin:
             admin.flushall()
             admin.script_flush()
-            with contextlib.suppress(redis.exceptions.ResponseError):  # Redis 6.2 has no functions
-                admin.function_load(scripts.library().text, replace=True)
             admin.execute_command("ACL", "LOG", "RESET")
         return self
 

@@ -46,7 +46,7 @@ class Ledger(Broker):
         self.scripts_back_at = 0.0
         self.reclaimed_at: list[float] = []
         self.expired_from: list[Sequence[str]] = []
-        self.late = self.libraries_forgotten = 0
+        self.late = 0
         self.forgotten_at: list[tuple[float, int]] = []
         self.gone = self.old_dead_letters = self.asks = 0
         self.turn = Turn(True, 0, 1, 0)
@@ -112,9 +112,6 @@ class Ledger(Broker):
         self.gone -= forgotten
         return forgotten
 
-    async def forget_own_libraries(self) -> None:
-        self.libraries_forgotten += 1
-
     async def retain(self, limit: int = 1_000) -> int:
         deleted = min(limit, self.old_dead_letters)
         self.old_dead_letters -= deleted
@@ -162,7 +159,6 @@ async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() 
     assert times[0] < 2
     assert 58 < times[1] - times[0] < 62
     assert {silent_ms for _, silent_ms in ledger.forgotten_at} == {int(LEASE_S * 6000)}
-    assert ledger.libraries_forgotten == len(times)
 
 
 async def test_however_many_are_gone_they_are_forgotten_in_one_turn() -> None:

@@ -315,8 +315,8 @@ def _operator(p: Patterns) -> list[Grant]:
     streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream", "xinfo|groups")
     others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
     return [
-        # SCAN, DBSIZE and FUNCTION LIST name no keys, so no rule can limit them to the queue's keys.
-        Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", "function|list", *_CLUSTER)),
+        # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
+        Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
         *_work(p),
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request
@@ -412,8 +412,8 @@ def _autoscaler(p: Patterns) -> list[Grant]:
 
 
 def _scripts(p: Patterns) -> Grant:
-    """Any script or function on keys of the queue; Redis checks each command inside it by itself."""
-    return Grant(("eval", "evalsha", "fcall"), (BOTH + p.whole,))
+    """Any script on keys of the queue; Redis checks each command inside it by itself."""
+    return Grant(("eval", "evalsha"), (BOTH + p.whole,))
 
 
 def _escaped(text: str) -> str:

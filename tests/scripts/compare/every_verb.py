@@ -52,7 +52,6 @@ class EveryVerb:
     async def run(self, steps: Sequence[Step]) -> None:
         """Raises Different as soon as the two sides do not do the same."""
         await self.broker.ensure_groups()
-        await self.queue.pull("w1", 0)  # loads the functions, if the scripts have any
         for step in steps:
             self.chance, self.labelled = random.Random(step.y), step.x % 3 != 0
             self.pick = self.chance.choice

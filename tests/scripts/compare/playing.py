@@ -41,14 +41,14 @@ KINDS: Mapping[str, Kind] = {"every-verb": Kind(every_verb.make, _every_verb), "
 
 
 async def play(both: Twins, kind: str, seed: int, length: int) -> None:
-    """Play a history; by functions if its seed is even, else by EVALSHA.
+    """Play a history.
 
     Raises:
         AssertionError: there is a difference; it is told with the steps that are enough for it.
     """
 
     async def once(steps: Sequence[Step]) -> None:
-        async with both.opened(functions=seed % 2 == 0):
+        async with both.opened():
             await KINDS[kind].play(both, steps)
 
     found: Different | None = None

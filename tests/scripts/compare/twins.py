@@ -38,8 +38,8 @@ EMPTY = (
     ("CONFIG", "SET", "maxmemory", 0),
     ("DEBUG", "SET-ACTIVE-EXPIRE", 0),  # a key goes when somebody looks, not when the server has time
     ("FLUSHALL",),
-    ("FUNCTION", "FLUSH"),
     ("SCRIPT", "FLUSH"),
+    ("ACL", "SETUSER", "default", "-fcall"),  # kept brokers that know functions use EVALSHA then
 )
 MOST_CHARS = 300
 
@@ -68,15 +68,15 @@ class Twins:
         self._calls: list[str] = []
 
     @asynccontextmanager
-    async def opened(self, *, functions: bool = True) -> AsyncIterator[None]:
-        """Connect to both servers, which are empty, at `BEGIN`. Without `functions` they forbid them."""
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect to both servers, which are empty, at `BEGIN`."""
         self.connections = [Connection(server.url) for server in self._servers]
         self._tell(None, "begin")
         self._calls.clear()
         self.at(BEGIN)
         try:
             for connection in self.connections:
-                for words in (*EMPTY, ("ACL", "SETUSER", "default", "+fcall" if functions else "-fcall")):
+                for words in EMPTY:
                     await connection.command(*words)
             yield
         finally:

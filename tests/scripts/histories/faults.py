@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from streamfleet.common.broker.types import TenantRule
-from streamfleet.common.errors import SettingsError
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.histories.model import HANDED_OUT, READY
@@ -146,5 +143,3 @@ class Faults(FleetState):
         await self.queue.broker.heartbeat(self._worker(step).name, {})
         await self.queue.broker.deregister(silent_ms=-1)
         await self.queue.command("SCRIPT", "FLUSH")
-        with contextlib.suppress(SettingsError):  # Redis 6.2 has no functions
-            await self.queue.command("FUNCTION", "FLUSH")

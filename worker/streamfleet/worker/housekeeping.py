@@ -170,7 +170,7 @@ class Housekeeper:
                 return
 
     async def _forget(self) -> None:
-        """Forget workers and releases that are gone, and dead letters whose retention is over."""
+        """Forget workers that are gone, and dead letters whose retention is over."""
         for _ in range(FORGET_ROUNDS):
             silent_ms = self._lease_ms() * SILENT_LEASES
             gone = await self._broker.deregister(silent_ms=silent_ms, limit=FORGET_AT_ONCE, pause_ms=FORGET_PAUSE_MS)
@@ -179,7 +179,6 @@ class Housekeeper:
         for _ in range(FORGET_ROUNDS):
             if await self._broker.retain(FORGET_AT_ONCE) == 0:
                 break
-        await self._broker.forget_own_libraries()
 
     async def _promote(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common import metrics, scripts
+from streamfleet.common import metrics
 from streamfleet.common.broker.types import Lease
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
@@ -164,7 +164,6 @@ class Worker:
         return {
             "state": self._state,
             "version": self._version,
-            "library": scripts.library().name,
             "engine": self._engine.kind,
             "models": list(self._models or self._engine.models),
             "endpoints": list(self._engine.endpoints),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
@@ -15,7 +14,6 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import check_protocol, decode, differences, encode
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
-from streamfleet.common.scripts import LIBRARY_PREFIX, library
 from streamfleet.common.settings import QueueSettings
 
 T = TypeVar("T")
@@ -106,33 +104,6 @@ class BrokerBase:
         if changed:
             self.configure(limits)
         return changed
-
-    async def libraries(self) -> tuple[set[str], set[str]]:
-        """Names of the libraries of functions on this server, and of those that this queue's workers use.
-
-        Raises:
-            NotPermitted: this user may not list functions.
-            SettingsError: this Redis is older than 7.0 and has no functions.
-        """
-        found = await self.connection.command("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
-        used = {str(worker["library"]) for worker in (await self.workers()).values() if worker.get("library")}
-        return {row[1].decode() for row in found}, used
-
-    async def forget_libraries(self) -> list[str]:
-        """Delete the functions of releases of which no worker of this queue is alive. Returns the libraries' names.
-
-        The workers of another queue on the same Redis load theirs again.
-
-        Raises:
-            NotPermitted: this user may not list or delete functions.
-            SettingsError: this Redis is older than 7.0 and has no functions.
-        """
-        names, used = await self.libraries()
-        gone = sorted(names - used - {library().name})
-        for name in gone:
-            with contextlib.suppress(redis.exceptions.ResponseError):  # somebody else has deleted it
-                await self.connection.command("FUNCTION", "DELETE", name)
-        return gone
 
     async def _write_configuration(self, how: str, values: Mapping[str, str]) -> dict[str, str]:
         words = [word for item in values.items() for word in item]

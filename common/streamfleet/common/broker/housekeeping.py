@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.connection import MissingGroup
-from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import BEFORE_IT_COMES
 from streamfleet.common.queue_configuration import OF_CLIENTS, PROTOCOL, PROTOCOLS, encode
 from streamfleet.common.replies import entries
@@ -163,12 +161,6 @@ class HousekeepingBroker(BrokerBase):
                 return 0
         await self.ensure_groups()
         return int(await self.connection.script("deregister", self._shared, args))
-
-    async def forget_own_libraries(self) -> None:
-        """Do `forget_libraries` if this worker loaded the functions: the others may not be allowed to."""
-        if self.connection.loaded_functions:
-            with contextlib.suppress(NotPermitted):
-                await self.forget_libraries()
 
     async def retain(self, limit: int = 1_000) -> int:
         """Delete expired dead letters, about `limit` at most. Returns their number."""

@@ -24,7 +24,6 @@ from tenacity.stop import StopBaseT
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import check_options
 from streamfleet.common.connection.cluster import SlotOwner
-from streamfleet.common.connection.functions import NoFunction
 from streamfleet.common.connection.locator import FixedServer, Locator
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.connection.server_clients import CurrentServer, ServerClients
@@ -81,7 +80,7 @@ class Connection:
             raise SettingsError(f"REDIS_URL {self.address}: {why_unusable(error)}") from None
         self._clustered = read.kind is Kind.CLUSTER
         self._locator = _locator(read, self.address)
-        self._server = CurrentServer(self._locator, self._clustered)
+        self._server = CurrentServer(self._locator)
 
     @property
     def moves(self) -> int:
@@ -166,24 +165,10 @@ class Connection:
         """Run a script that must not be repeated automatically; without retries."""
         return await self._once(lambda clients: self._evaluate(clients, verb, keys, args))
 
-    @property
-    def loaded_functions(self) -> bool:
-        """True if this connection loaded the functions that its server has."""
-        return self._server.loaded_functions
-
-    async def load_functions(self) -> str:
-        """Load this release's scripts as functions. Returns the library's name. Raises like `command`."""
-
-        async def load(clients: ServerClients) -> str:
-            await clients.functions.load()
-            return scripts.library().name
-
-        return await self._patiently(load)
-
     async def script_replicated(
         self, verb: str, keys: Sequence[str], args: Sequence[Any], replicas: int, timeout_ms: int
     ) -> tuple[Any, int]:
-        """Run a script by EVALSHA, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
+        """Run a script, then wait until `replicas` replicas have its writes, `timeout_ms` at most.
 
         Returns:
             The script's reply, and the number of replicas that have its writes. A script without writes does not wait.
@@ -264,10 +249,6 @@ class Connection:
         return ("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
 
     async def _evaluate(self, clients: ServerClients, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        try:
-            return await clients.functions.call(verb, keys, args)
-        except NoFunction:
-            pass
         try:
             return await clients.commands.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import structlog
 
 from streamfleet.common.connection.clients import BlockingClient, Client
-from streamfleet.common.connection.functions import Functions
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.translation import FAILURES, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
@@ -28,15 +27,13 @@ class ServerClients:
     Attributes:
         commands: for commands that answer at once; several connections.
         blocking: for blocking commands; one connection.
-        functions: calls scripts as functions, on the connections of `commands`.
         users: number of operations in progress.
     """
 
-    def __init__(self, url: str, clustered: bool) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
         self.commands = Client(url)
         self.blocking = BlockingClient(url)
-        self.functions = Functions(self.commands, clustered)
         self.users = 0
 
     async def close(self) -> None:
@@ -78,20 +75,15 @@ class CurrentServer:
         moves: number of changes to another server.
     """
 
-    def __init__(self, locator: Locator, clustered: bool) -> None:
+    def __init__(self, locator: Locator) -> None:
         self.moves = 0
-        self._locator, self._clustered = locator, clustered
+        self._locator = locator
         self._clients: ServerClients | None = None
         self._must_locate = True
         self._located_at = 0.0
         self._replaced: list[ServerClients] = []
         self._locating = asyncio.Lock()
         self._checking: asyncio.Task[None] | None = None
-
-    @property
-    def loaded_functions(self) -> bool:
-        """True if the functions of the current server were loaded through it."""
-        return self._clients is not None and self._clients.functions.loaded
 
     async def use(self, work: Callable[[ServerClients], Awaitable[T]]) -> T:
         """Run an operation; after an error that may mean a moved server, the next operation locates it again."""
@@ -151,7 +143,7 @@ class CurrentServer:
             self._must_locate, self._located_at = False, asyncio.get_running_loop().time()
             if self._clients is not None and self._clients.url == url:
                 return self._clients
-            old, self._clients = self._clients, (clients := ServerClients(url, self._clustered))
+            old, self._clients = self._clients, (clients := ServerClients(url))
             if old is not None:
                 self.moves += 1
                 log.warning("redis_moved", server=safe_address(url))

@@ -1,4 +1,4 @@
-"""`streamfleet queue`: the configuration that all workers and clients of a queue share, and its functions in Redis."""
+"""`streamfleet queue`: the configuration that all workers and clients of a queue share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 queue = typer.Typer(
     name="queue",
     no_args_is_help=True,
-    help="The configuration that all workers and clients share, and the functions in Redis: show, set, load.",
+    help="The configuration that all workers and clients share: show, set.",
 )
 
 
@@ -116,27 +116,3 @@ async def _set(settings: QueueSettings, values: Mapping[str, str]) -> None:
     for name in values:
         now = f"{before.get(name, 'not set')} -> {after[name]}" if name in changed else f"{after[name]} already"
         out(f"{name}: {now}")
-
-
-@queue.command("load")
-def load_functions(redis_url: RedisUrl = None, queue: QueueName = None) -> None:
-    """Load this release's functions into Redis, and delete those of releases of which no worker is alive.
-
-    Workers do this by themselves where their Redis user may. The rules that `streamfleet acl` prints allow
-    it to no role, because who may load a function runs code as everybody who calls it: then run this once for each
-    release, as an administrator. Until then, requests cost Redis more, and nothing else changes.
-
-    ```text
-    streamfleet queue load --redis-url redis://admin:secret@redis:6379/0
-    ```
-    """
-    run(_load(queue_settings(redis_url, queue)))
-
-
-async def _load(settings: QueueSettings) -> None:
-    async with connected(settings) as broker:
-        name = await broker.connection.load_functions()
-        gone = await broker.forget_libraries()
-    out(f"{name}: loaded")
-    for other in gone:
-        out(f"{other}: deleted, no worker uses it")

@@ -50,12 +50,10 @@ ARGUMENTS: Mapping[str, str] = {
     "setbit": f"{KEY} 0 1",
     "select": "0",
     "scan": "0",
-    "function|list": "",
     "wait": "0 0",
     "client|unblock": "1",
     "eval": f"x 1 {KEY}",
     "evalsha": f"x 1 {KEY}",
-    "fcall": f"x 1 {KEY}",
     "set": f"{KEY} v",
     "rename": f"{KEY} {KEY}",
     "pexpire": f"{KEY} 1",
@@ -176,7 +174,6 @@ async def _look_at_queue(broker: OperatorBroker, found: list[Check], environment
         "expiry": lambda: queue.sampled_keys_checks(broker),
         "mistyped": lambda: alone(queue.mistyped_check),
         "workers": snapshot_checks,
-        "functions": lambda: alone(queue.functions_check),
     }
     for name, look in looks.items():
         if any(check.name == "keys" and check.level == "fail" for check in found):

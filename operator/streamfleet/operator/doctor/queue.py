@@ -78,19 +78,6 @@ async def groups_check(broker: OperatorBroker) -> Check:
     return ok("groups", f"none yet on {missing}: the first worker of a queue makes them")
 
 
-async def functions_check(broker: OperatorBroker) -> Check:
-    """Check that Redis has the functions of the workers' releases."""
-    name = "functions"
-    try:
-        there, used = await broker.libraries()
-    except SettingsError:
-        return ok(name, "this release of Redis has none: requests run by EVALSHA")
-    if missing := sorted(used - there):
-        seen = f"{', '.join(missing[:NAMED])}{_more(missing)} not loaded: requests run by EVALSHA, and cost Redis more"
-        return warn(name, seen, "`streamfleet queue load` of that release, by a user who may load functions")
-    return ok(name, "those of all workers are loaded" if used else "none yet: the first worker loads them, if it may")
-
-
 def workers_check(snapshot: Snapshot, *, served: bool = True) -> Check:
     """Check that workers take requests. `served`: False if none has ever served the queue."""
     alive = [worker for worker in snapshot.workers if worker.alive]
