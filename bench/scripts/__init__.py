@@ -17,51 +17,72 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bench.core.machine import describe
 from bench.core.redis import own_server
 from bench.core.reports import ROOT, Report, Table, Target
-from bench.core.rounds import Sample, interleave
+from bench.core.rounds import Sample, interleave, middle
+from bench.scripts.side import FLEET, LOAD
+from bench.shards.costs import LONE_PAUSE_S
 from tests.scripts.compare.kept import ALL, environment, sources, unpack
 
 LABELS = {"plain": "", "tenants": ", 1,000 tenants", "sessions": ", sessions", "both": ", tenants and sessions"}
 DRAWS, ENOUGH, NARROW = 2_000, 30, 0.03
 DEAR = ("expire", "promote", "reclaim")
+MOST_LOAD_MS = 10.0
 Measure = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A verb, the number of its requests in a call, and the labels of its queue."""
+    """A verb, the number of its requests in a call, and the labels of its queue.
+
+    A lone call comes after a pause, as calls of a fleet do: the server sleeps, and its caches are cold.
+    """
 
     verb: str
     number: int = 0
     labels: str = "plain"
+    lone: bool = False
 
     @property
     def name(self) -> str:
         """For readers."""
-        return f"{self.verb}{f' of {self.number}' if self.number else ''}{LABELS[self.labels]}"
+        of = f" of {self.number}" if self.number else ""
+        return f"{'lone ' if self.lone else ''}{self.verb}{of}{LABELS[self.labels]}"
 
 
 ROWS = (
-    *(Row(verb) for verb in ("return 1", "renew", "heartbeat", "ask_to_cancel", *DEAR, "cancel")),
-    *(Row(verb, 1) for verb in ("enqueue", "complete", "release", "retry_later")),
+    *(Row(verb) for verb in ("return 1", "renew", "heartbeat", "ask_to_cancel", *DEAR, "cancel", LOAD)),
+    *(Row(verb, 1) for verb in ("enqueue", "renew", "complete", "release", "retry_later")),
+    *(Row(verb, lone=True) for verb in ("return 1", "renew")),
+    *(Row(verb, 1, lone=True) for verb in ("enqueue", "pull", "renew", "complete", "retry_later")),
     *(Row(verb, 64) for verb in ("enqueue", "renew", "complete", "release", "retry_later")),
     *(Row("pull", number, labels) for labels in LABELS for number in (1, 8, 64)),
+    Row(FLEET, 200),
 )
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Waiting requests of each queue; pairs of samples after each start of the servers; lone calls of a sample."""
+    """Sizes of the measurement.
+
+    Attributes:
+        depth: waiting requests of each queue.
+        pairs: pairs of samples after each start of the servers.
+        starts: number of these starts.
+        calls: single calls of a sample.
+        fleet_s: seconds for which a fleet is looked at.
+    """
 
     depth: int = 20_000
     pairs: int = 5
     starts: int = 6
     calls: int = 200
+    fleet_s: float = 10.0
 
     def calls_of(self, row: Row) -> int:
         """Calls of a sample: fewer of those that do more."""
@@ -96,6 +117,9 @@ def run(commit: str, sizes: Sizes, rows: Sequence[Row] = ROWS, most: float = 1.0
     report.tables.append(Table(f"Redis's CPU of a call, beside {whole[:12]}", list(table[0]), table))
     missed = [str(row["call"]) for row in table if row["verdict"] != "no dearer"]
     report.targets.append(Target("calls that may be dearer", len(missed), 0, "at most", "", "; ".join(missed)))
+    if LOAD in samples:
+        longest_ms = middle(samples[LOAD], "now") / 1_000
+        report.targets.append(Target("longest load of a script", longest_ms, MOST_LOAD_MS, "at most", "ms"))
     return report
 
 
@@ -148,7 +172,9 @@ def _side(folder: Path, sizes: Sizes) -> Iterator[Callable[[Row], Measure]]:
                 os.sched_setaffinity(side.pid, cores[:-1])
 
             def measure(row: Row) -> Measure:
-                asked = json.dumps([row.labels, row.verb, row.number, sizes.calls_of(row)])
+                if row.verb == FLEET:
+                    return partial(_fleet, folder, row.number, sizes.fleet_s)
+                asked = json.dumps([row.labels, row.verb, row.number, sizes.calls_of(row), LONE_PAUSE_S * row.lone])
 
                 def once() -> float:
                     print(asked, file=side.stdin, flush=True)
@@ -162,3 +188,9 @@ def _side(folder: Path, sizes: Sizes) -> Iterator[Callable[[Row], Measure]]:
                 yield measure
             finally:
                 side.kill()
+
+
+def _fleet(folder: Path, workers: int, seconds: float) -> float:
+    """Redis's CPU of a request, in µs, in a fleet of the sources in a folder."""
+    words = [sys.executable, "-m", "bench.scripts.side", FLEET, str(workers), str(seconds)]
+    return float(subprocess.run(words, cwd=ROOT, env=environment(folder), stdout=subprocess.PIPE, check=True).stdout)

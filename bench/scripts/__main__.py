@@ -7,14 +7,16 @@ import sys
 
 from bench.core.command import finish, parser
 from bench.scripts import ROWS, Sizes, run
+from bench.scripts.side import FLEET
 
 EXAMPLES = """\
 examples:
   python -m bench.scripts --against HEAD~1                  30 pairs of each call; into build/bench/partial
   python -m bench.scripts --against HEAD --only pull,renew  calls whose names begin so
+  python -m bench.scripts --against HEAD --only fleet --pairs 6     a request in a fleet of 200 workers
   python -m bench.scripts --against HEAD --quick            whether it runs; says nothing about time
 """
-QUICK = Sizes(500, 2, 1, 8)
+QUICK = Sizes(500, 2, 1, 8, 1.0)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -24,9 +26,12 @@ def main(words: list[str] | None = None) -> int:
     known.add_argument("--pairs", type=int, default=30, help="pairs of samples, in sixes (default: %(default)s)")
     known.add_argument("--depth", type=int, default=Sizes.depth, help="waiting requests (default: %(default)s)")
     known.add_argument("--most", type=float, default=1.03, help="largest ratio of medians (default: %(default)s)")
-    known.add_argument("--only", default="", metavar="CALL,…", help="calls whose names begin so (default: all)")
+    known.add_argument(
+        "--only", default="", metavar="CALL,…", help="calls whose names begin so (default: all, no fleet)"
+    )
     args = known.parse_args(words)
-    rows = [row for row in ROWS if row.name.startswith(tuple(args.only.split(",")))]
+    named = [row for row in ROWS if row.name.startswith(tuple(args.only.split(",")))]
+    rows = [row for row in named if args.only or row.verb != FLEET]
     if not rows:
         known.error(f"--only {args.only}: there are {'; '.join(row.name for row in ROWS)}")
     sizes = QUICK if args.quick else Sizes(args.depth, -(-args.pairs // Sizes.starts))

@@ -2,6 +2,8 @@
 
 It reads a line of JSON for each measurement, and answers with one. A queue holds `depth` waiting requests, of nobody,
 of 1,000 tenants, of sessions, or of both; what a measurement takes or adds is made up for afterwards.
+
+    python -m bench.scripts.side fleet WORKERS SECONDS      a fleet instead: prints its server's CPU of a request, in µs
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from bench.shards import fleets
+from bench.shards.sizes import FULL
+from streamfleet.common import scripts
 from streamfleet.common.broker.types import Completion, Home, Lease, Retry, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -35,6 +41,10 @@ WITHOUT_REQUESTS: dict[str, tuple[Any, ...]] = {
     "reclaim": (600_000, 5),
 }
 """Verbs that are told of no request, and their arguments."""
+LOAD = "longest load"
+"""In the place of a verb: the longest of the commands that load the scripts into a new server."""
+FLEET = "fleet"
+"""In the place of a verb: half as many requests a second as there are workers."""
 
 
 class Side:
@@ -149,19 +159,49 @@ async def cpu_us(connection: Connection) -> float:
     return 1e6 * (float(rows["used_cpu_user_main_thread"]) + float(rows["used_cpu_sys_main_thread"]))
 
 
+async def longest_load(connection: Connection) -> float:
+    """CPU time of the longest command that loads scripts, in µs."""
+    await connection.command("SCRIPT", "FLUSH")
+    loads: list[Callable[[], Awaitable[object]]] = [
+        partial(connection.command, "SCRIPT", "LOAD", scripts.source(verb)) for verb in scripts.VERBS
+    ]
+    if hasattr(connection, "load_functions"):  # of an earlier commit
+        await connection.command("FUNCTION", "FLUSH")
+        loads.append(connection.load_functions)
+    spent = []
+    for load in loads:
+        before = await cpu_us(connection)
+        await load()
+        spent.append(await cpu_us(connection) - before)
+    return max(spent)
+
+
+def fleet_us(workers: int, seconds: float) -> float:
+    """CPU time of a fleet's server for each request, in µs."""
+    (seen,) = fleets.measure(replace(FULL, fleets=(workers,), rate_per_s=workers / 2, look_s=seconds), lambda _: None)
+    return 1e4 * seen.loaded.cpu_percent / seen.rate_per_s
+
+
 async def serve(url: str, depth: int) -> None:
     """Answer measurements until there are no more."""
     answers, sys.stdout = sys.stdout, sys.stderr  # for log lines
     connection = Connection(url)
+    if hasattr(connection, "load_functions"):  # of an earlier commit, whose clients load none by themselves
+        await connection.load_functions()
     sides: dict[str, Side] = {}
     for line in sys.stdin:
-        labels, verb, number, calls = json.loads(line)
+        labels, verb, number, calls, pause_s = json.loads(line)
+        if verb == LOAD:
+            print(json.dumps(await longest_load(connection)), file=answers, flush=True)
+            continue
         if labels not in sides:
             sides[labels] = Side(connection, labels, depth)
             await sides[labels].fill()
         prepared = await sides[labels].calls(verb, number, calls)
         before = await cpu_us(connection)
         for call in prepared:
+            if pause_s:
+                await asyncio.sleep(pause_s)
             await call()
         spent = await cpu_us(connection) - before
         await sides[labels].settle()
@@ -170,4 +210,7 @@ async def serve(url: str, depth: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+    if sys.argv[1] == FLEET:
+        print(fleet_us(int(sys.argv[2]), float(sys.argv[3])))
+    else:
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
