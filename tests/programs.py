@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(sys.prefix) / "programs"
-"""What the set-up put beside this Python: Node, Chromium, and programs of Debian packages."""
+"""Programs that the set-up put beside this Python: Node, Chromium, and those of Debian packages."""
 BROWSERS = ("chromium", "chromium-browser")
 PACKAGES = {
     "promtool": "prometheus",

@@ -19,7 +19,7 @@ COSTLY_FIXTURES = (
     "tests/integration/test_k8s",
     "tests/integration/test_webhooks_gateway",
 )
-"""What they start or render is for the whole session: once, not once in each process."""
+"""Tests that start or render something for the whole session: once, not once in each process."""
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from streamfleet.cli.demo.server import RedisServer
 
 
 def no_shifting() -> str | None:
-    """Why a server's clock cannot be shifted on this machine; None where it can."""
+    """The reason for which a server's clock cannot be shifted on this machine; None where it can."""
     if sys.platform != "linux":
         return "a server's clock is shifted by LD_PRELOAD, which is Linux's"
     return None if _compiler() else "a server's clock is shifted by a library that needs a C compiler (cc)"

@@ -72,7 +72,7 @@ def libnuma_problem(venv: Path) -> str | None:
 
 
 def missing_programs(venv: Path, wanted: Iterable[str] = PROGRAMS) -> list[str]:
-    """Those of the wanted programs that are neither on PATH nor unpacked."""
+    """Wanted programs that are neither on PATH nor unpacked."""
     path = os.pathsep.join([str(venv / "programs"), os.environ.get("PATH", "")])
     found = {program for program in wanted if shutil.which(program, path=path)}
     if shutil.which("cc"):

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 BUSY_SHARE = 0.8
 """Share of the workers' slots that should be taken; where less is, workers go."""
 CLEAR_S = 600.0
-"""What is outstanding should be done after so long, also without a deadline."""
+"""Time after which outstanding work should be done, also without a deadline."""
 LEAD_S = 60.0
-"""What would be done less than this before its deadline counts as late: a worker helps only once it has started."""
+"""Work that would be done less than this before its deadline is late: a worker helps only once it has started."""
 CATCH_UP_S = 120.0
-"""What is late should be caught up with in so long."""
+"""Time in which late work should be caught up with."""
 MOST = 40
 LEAST = 1
 STEP_S = 15.0

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Sample: TypeAlias = Mapping[str, float]
-"""What one measurement gave, by the name of the figure."""
+"""Values of one measurement, by the name of the figure."""
 
 
 def interleave(

@@ -15,7 +15,7 @@ from bench.engine.work import WORDS
 from streamfleet.cli.demo.model import cache_folder
 
 RANDOM_WEIGHTS = ("--load-format", "dummy")
-"""What vLLM is started with on such a folder."""
+"""Arguments with which vLLM is started on such a folder."""
 BEGIN, END = "<|begin|>", "<|end|>"
 TEMPLATE = "{% for message in messages %}<|begin|>{{ message['content'] }}<|end|>{% endfor %}<|begin|>"
 _LLAMA: Mapping[str, Any] = {

@@ -137,7 +137,7 @@ TABLES: Sequence[tuple[set[str], Callable[[Results], Table]]] = (
     ({SIZES}, _sizes),
     ({STREAMS}, _streams),
 )
-"""What makes each table, and the pieces of which it needs one."""
+"""Functions that make the tables, each behind the pieces of which it needs one."""
 
 
 def _answers_targets(good: Results) -> list[Target]:
@@ -189,4 +189,4 @@ TARGETS: Sequence[tuple[str, Callable[[Results], list[Any]]]] = (
     (SPEED[WORKER], _speed_targets),
     (STREAMS, _stream_targets),
 )
-"""What judges each piece."""
+"""Functions that judge the pieces."""

@@ -29,7 +29,7 @@ CRITICAL_TOKENS = 4
 LOW_PER_S = 260
 """More than the engine can do, so that the backlog stays at least as deep as asked for."""
 TOGETHER_MS = 8.0
-"""What one step ended is written within a few ms."""
+"""Requests that ended in one step are written within so many ms."""
 SETTLE_S = 3.0
 """The engine begins with all its slots at once; after this long its sequences end at all times."""
 ENVIRONMENT = {"STREAMFLEET_ENGINE": "simulated", "STREAMFLEET_SIMULATED_PROFILE": "fast"}

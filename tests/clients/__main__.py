@@ -264,7 +264,7 @@ def stage(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def client_environment(url: str, key: str, model: str) -> dict[str, str]:
-    """What the programs get: neither settings of streamfleet nor a wish to reach a hub."""
+    """Environment of the programs: neither settings of streamfleet nor a wish to reach a hub."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith("STREAMFLEET_")}
     bundled = next(BUILD.glob("litellm/lib/*/site-packages/litellm/litellm_core_utils/tokenizers"), BUILD)
     return outer | {

@@ -66,7 +66,7 @@ class Account:
         self._began_s = time.monotonic()
 
     async def charged(self, used: int) -> None:
-        """That so many tokens were charged, and nothing is reserved any more."""
+        """Check that so many tokens were charged, and nothing is reserved any more."""
 
         async def nothing_reserved() -> bool:
             return not await self.rows.exists("{gateway}/reservations")

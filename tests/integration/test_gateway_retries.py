@@ -52,7 +52,7 @@ async def requests_of(rows: redis.asyncio.Redis, key_id: str) -> list[str]:
 
 
 async def left(rows: redis.asyncio.Redis) -> int:
-    """How many requests wait for a next try."""
+    """Number of requests that wait for a next try."""
     return sum([await rows.llen(key) async for key in rows.scan_iter("{gateway}/tries:*")])
 
 
@@ -310,7 +310,7 @@ async def test_a_stream_that_was_left_before_its_headers_is_taken_over(
 
 
 async def test_a_tenant_leaves_so_many_at_most(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those beyond are cancelled at once, and a tenant's leave others theirs."""
+    """Requests beyond are cancelled at once, and a tenant's leave others theirs."""
     monkeypatch.setattr(left_tries, "MOST_LEFT", 2)
     cancelled: list[str] = []
     async with gateway_in(redis_url) as gateway:

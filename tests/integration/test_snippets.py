@@ -317,7 +317,7 @@ def test_yaml_is_read_and_overlays_are_rendered(snippet: Snippet) -> None:
 
 @pytest.mark.parametrize("snippet", SHELL, ids=str)
 def test_whatever_is_for_a_shell_can_be_pasted(snippet: Snippet) -> None:
-    """Those that are not run, too."""
+    """Snippets that are not run, too."""
     for shell in ("bash", "sh"):
         subprocess.run([shell, "-n", "-c", snippet.text], check=True, capture_output=True)
     assert not re.search(r"…|\.\.\.|<[a-z_-]+>", snippet.text), "a placeholder"

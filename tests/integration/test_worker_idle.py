@@ -94,7 +94,7 @@ async def test_workers_rest_while_a_lane_is_paused_or_a_home_is_busy(fleet: Flee
 async def test_a_queue_whose_tenant_is_at_its_limit_holds_up_no_other(
     redis_url: str, tmp_path: Path, number: int, lane: str
 ) -> None:
-    """Whose requests come first, and whatever homes are known there."""
+    """The tenant's requests come first; homes may be known there."""
     queues = [Fleet(redis_url, tmp_path, f"q{each}") for each in range(number)]
     first, others = queues[0], queues[1:]
     try:

@@ -234,7 +234,7 @@ class Model:
         return len(pick.picked)
 
     def length_class(self, e: Entry) -> tuple[str, str]:
-        """By the output that its tenant's requests with such a limit have had, else by the limit; and the tenant."""
+        """A class of output: what its tenant's requests with such a limit have had, else the limit; and the tenant."""
         if not any(self.tenants):
             return limit_class(e.limit), e.tenant
         return str(half_octave(self.tenant(e.tenant).estimate(e.size, e.limit)[1])), e.tenant

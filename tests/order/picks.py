@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass
 class Lane:
-    """What waits, held ones included; tokens for its weight of each tenant that waited here; and who is in turn."""
+    """Waiting requests, held ones included; tokens for its weight of each tenant that waited here; tenants in turn."""
 
     waiting: dict[tuple[int, int], Entry] = field(default_factory=dict)
     tokens: dict[str, float] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Pick:
 
     # A lane without tenants
     def firsts(self) -> list[Entry]:
-        """Of what has no tenant the first of each home, by rank and name."""
+        """Among requests without a tenant, the first of each home, by rank and name."""
         firsts: dict[int, Entry] = {}
         for e in self.lane.rows(lambda e: e.home > 0 and not e.tenant):
             firsts.setdefault(e.home, e)

@@ -42,7 +42,7 @@ class Charge:
 
 @dataclass
 class Tenant:
-    """What is known of a tenant in all lanes. `tokens`: of requests that have ended; `lost`: of runs that were lost."""
+    """A tenant's record in all lanes. `tokens`: of requests that have ended; `lost`: of runs that were lost."""
 
     weight: float = 1
     limit: int = NO_LIMIT
@@ -78,7 +78,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Use:
-    """What is known of a run when it ends."""
+    """A run's use, as far as it is known when the run ends."""
 
     prompt: int | None = None  # tokens, if they were counted
     output: int = 0  # tokens that were counted, or else seen

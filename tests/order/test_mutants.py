@@ -81,7 +81,7 @@ INSTEAD = {
     "back_at_its_old_rank": "e.home, e.until, e.came_back, e.rank = home, until, True, e.rank + 9",
     "held_for_a_while": "return now + HELD",
 }
-"""What stands in the place of a marked line; `pass` where nothing is said."""
+"""Text in the place of a marked line; `pass` where nothing is said."""
 
 
 def mutated(name: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ STEPS = 100
 WORKERS = 4
 ROOM = 4
 HIDDEN = 1500
-"""So long after D, what waits for another worker may be hidden behind younger requests."""
+"""Time after D for which younger requests may hide a request that waits for another worker."""
 
 
 class History:

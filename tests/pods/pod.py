@@ -221,7 +221,7 @@ class Pod:
         return {**found, "root": root[3].split(",")[0]}
 
     def rights_given(self) -> dict[str, str]:
-        """Those that the manifest says: none but to be that user, on a read-only root."""
+        """Rights that the manifest gives: none but to be that user, on a read-only root."""
         user = self._spec["securityContext"]
         found = {"Uid": str(user["runAsUser"]), "Gid": str(user["runAsGroup"])}
         return {**found, "CapEff": "0" * 16, "NoNewPrivs": "1", "root": "ro"}

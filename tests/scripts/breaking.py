@@ -225,7 +225,7 @@ KEPT: dict[str, tuple[set[str], Break]] = {
         for key in ("tries", "wake", "sched", "dead", "bench", "watch", "cancels", "workers", "ready:low", "lane:low")
     },
 }
-"""What loses no body: the kinds of findings, and how it is done."""
+"""Breaks that lose no body: the kinds of findings, and how it is done."""
 
 LOST: dict[str, tuple[set[str], set[str], Break]] = {
     "ready entry deleted": ({"ready_gone", "vanished"}, {"ready"}, xdel("ready")),
@@ -249,4 +249,4 @@ LOST: dict[str, tuple[set[str], set[str], Break]] = {
         overwrite("lane:high"),
     ),
 }
-"""What loses bodies: the kinds of findings, whose, and how it is done."""
+"""Breaks that lose bodies: the kinds of findings, whose, and how it is done."""

@@ -17,7 +17,7 @@ from tests.broker import Broker
 from tests.scripts import keyspace
 
 NOW = 1_000_000
-"""What the scripts take for the time, epoch ms, unless a test says otherwise."""
+"""Time that the scripts see, epoch ms, unless a test says otherwise."""
 PATIENCE = 300_000
 BODY = '{"prompt":"hi"}'
 ERROR = openai_error("it did not work", "server_error", None, "broken")

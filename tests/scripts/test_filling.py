@@ -28,7 +28,7 @@ async def add(queue: Queue, number: int) -> None:
 
 
 async def woken(queue: Queue, *workers: str) -> list[str]:
-    """Those of the workers that have a token of their own; "bench" where there is one for anybody. Takes them."""
+    """Workers that have a token of their own; "bench" where there is one for anybody. Takes the tokens."""
     keys = {worker: queue.keys.home(worker) for worker in workers} | {"bench": queue.keys.bench}
     return [name for name, key in keys.items() if await queue.command("LPOP", key)]
 

@@ -31,7 +31,7 @@ class Puller:
     leases: list[Lease] = field(default_factory=list)
     pulled_ms: int = 0
     until: int = 0
-    """When its wait is over, epoch ms."""
+    """End of its wait, epoch ms."""
 
 
 class Fleet:

@@ -1,4 +1,4 @@
-"""Where the queue ranks by program: turns of an older program go before those of younger ones."""
+"""Ranking by program: turns of an older program go before those of younger ones."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.scripts.harness import NOW, Queue, ids, submission
 NAMES = ("done", "running", "delayed", "ready", "ready-too", "handed-out", "undelivered", "undelivered-too")
 ALL_DONE = dict.fromkeys(NAMES, "succeeded")
 LEASE_LOST = {"group destroyed", "consumer deleted", "acknowledged", "results by hand"}
-"""What takes w1's lease away, or its result's place, before any repair."""
+"""Breaks that take w1's lease away, or its result's place, before any repair."""
 
 
 async def tells_entries_added(queue: Queue) -> bool:

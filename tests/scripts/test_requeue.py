@@ -93,7 +93,7 @@ async def forgotten(queue: Queue) -> str:
 
 
 async def refused(queue: Queue, letter: str) -> str:
-    """Why a letter is not requeued; nothing changes by that."""
+    """The reason for which a letter is not requeued; nothing changes by that."""
     before = await queue.dump()
     entry_of = (await queue.broker.dead_letter(letter) or {})[b"_entry"].decode()
     fields = [b"id", b"r0", b"body", BODY.encode()]

@@ -184,7 +184,7 @@ async def test_an_answer_that_nobody_counted_is_charged_for_its_time_in_the_engi
 async def test_an_attempt_that_fails_is_charged_for_its_time_in_the_engine(
     queue: Queue, ends: RetryCode, held: float | None, charged: int
 ) -> None:
-    """Whatever becomes of its request, and though nobody has counted what the attempt has made."""
+    """The end of its request does not matter, nor that nobody has counted what the attempt has made."""
     deadline, most = NOW + 50 if ends is RetryCode.EXPIRED else FAR, 1 if ends is RetryCode.DEAD else 3
     lease = await queue.running(tenant="a", id="r1", deadline=deadline, body=asking(100))
     if ends is RetryCode.ANSWERED:
@@ -375,7 +375,7 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
 
 
 async def test_a_tenant_is_kept_while_a_charge_of_its_requests_is(queue: Queue) -> None:
-    """Those without a tenant have no turn where nobody shares the lane, and wait there for more than an hour."""
+    """Requests without a tenant have no turn where nobody shares the lane, and wait there for more than an hour."""
     await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
     await queue.add("high", "1001-0", deadline=FAR, body=asking(100))
     nobodys, its = (claim.lease for claim in (await queue.pull(wanted=2)).claims)

@@ -21,7 +21,7 @@ from tests.broker import Broker
 QUEUE, OTHER = "q", "other"
 PASSWORD = "let-me-in"
 NOW = 1_700_000_000_000
-"""What the scripts take for the time, epoch ms, where a test moves it by hand."""
+"""Time that the scripts see, epoch ms, where a test moves it by hand."""
 
 
 @dataclass(frozen=True)

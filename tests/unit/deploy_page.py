@@ -287,7 +287,7 @@ def program() -> Any:
 
 
 def refusal(words: list[str]) -> list[str]:
-    """Why the command line does not take these words; empty when it does."""
+    """The command line's refusal of these words; empty when it takes them."""
     command = program()
     while hasattr(command, "commands"):
         if not words or words[0] not in command.commands:

@@ -277,7 +277,7 @@ def test_a_request_keeps_the_trace_that_it_names() -> None:
 
 @pytest.mark.parametrize("chars", [10, 2_000_000])
 def test_a_digest_is_the_same_whether_it_waits_or_not(chars: int) -> None:
-    """That of a long body does not wait: who makes the draft may be on a thread, which holds up nobody."""
+    """The digest of a long body does not wait: who makes the draft may be on a thread, which holds up nobody."""
     body = {"prompt": "x" * chars}
     drafted = draft(as_ask({"body": body}), "r1", None, 4_194_304)
     assert bool(drafted.digest) == (not drafted.compared) == (chars > 10)

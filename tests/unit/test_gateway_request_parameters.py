@@ -229,7 +229,7 @@ def test_streams() -> None:
     ids=str,
 )
 def test_events_have_ids_for_those_who_can_resume(headers: dict[str, str], resumes: bool) -> None:
-    """Whatever the gateway does with all requests whose callers leave: plain readers do not know of that."""
+    """The gateway's rule for requests whose callers leave changes nothing: plain readers do not know of it."""
     assert read(**headers).event_ids is resumes
     assert read({}, replace(BOUNDS, continue_on_disconnect=True), **headers).event_ids is resumes
 

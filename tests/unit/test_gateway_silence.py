@@ -150,7 +150,7 @@ def plain(endpoint: str = CHAT, tier: str | None = None, model: str = "m") -> Fr
 
 
 def parsed(sent: Sent) -> list[tuple[float, Any]]:
-    """What a reader that knows only `data:` lines has; there are no other lines."""
+    """Events of a reader that knows only `data:` lines; there are no other lines."""
     found = []
     for at_s, data in sent:
         for line in data.decode().splitlines():

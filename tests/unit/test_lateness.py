@@ -1,4 +1,4 @@
-"""Why a lane is late: each reason, from a snapshot alone."""
+"""Reasons for which a lane is late: each, from a snapshot alone."""
 
 from __future__ import annotations
 

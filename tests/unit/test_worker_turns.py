@@ -164,7 +164,7 @@ async def test_a_queue_whose_head_cannot_be_read_goes_last_and_holds_up_no_other
 async def test_a_queue_whose_turn_took_nothing_lets_the_others_go_first(
     lane: Lane, kind: type[Queue], others: int
 ) -> None:
-    """Whatever its head, and theirs: all that is to be had is taken, and each had a turn before it came again."""
+    """Its head, and theirs, do not matter: all that is to be had is taken, and each had a turn before it came again."""
     engine, turns = Engine(60), Turns()
     vain = Vain(engine, turns, "x", *[(lane, 0.0)] * 9)
     names = "abc"[:others]

@@ -76,7 +76,7 @@ from streamfleet.producer.mailbox import late
 from streamfleet.producer.status import RUNNING
 
 GRACE_S = 1.5
-"""How long after its deadline a request's ending may take to come: who ends it looks once a second."""
+"""Time that a request's ending may take to come after its deadline: who ends it looks once a second."""
 LOOK_S, LOOKS = 10.0, 5
 """Seconds between early white space, and after how many of them it begins: proxies cut what is silent for 60 s."""
 

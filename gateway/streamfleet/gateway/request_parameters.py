@@ -69,7 +69,7 @@ _COUNT = re.compile(r"[0-9]{1,4}")
 _EPOCH_MS = re.compile(r"[0-9]{9,16}")
 _SDK_TIMEOUTS = ("x-stainless-read-timeout", "x-stainless-timeout")
 SDK_TRIES, SDK_PAUSE_MS = 3, 8_000
-"""How often OpenAI's SDKs try by default, and their longest pause before a try."""
+"""Default number of tries of OpenAI's SDKs, and their longest pause before a try."""
 SDK_GRACE_MS = 1_000
 """A deadline taken from the SDK's time-out is this much later, so that the SDK gives up first and raises its own
 error. With equal times, chance would decide between that error and our 504."""

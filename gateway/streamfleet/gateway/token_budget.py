@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 BYTES_A_TOKEN = 4
 SWEEP_S = 1.0
 CHECK_MS = 30_000
-"""How often an open reservation is checked; more often if results live for less than twice as long."""
+"""Time between two checks of an open reservation; shorter if results live for less than twice as long."""
 SOON_MS = 500
 UNKNOWN_MS = 30_000
 """After this time since it was sent, a request unknown to its queue is counted as lost."""

@@ -1,4 +1,4 @@
-"""What each program here is made of: functions that ask as their client does by default, and a line for each outcome.
+"""Parts of each program here: functions that ask as their client does by default, and a line for each outcome.
 
 Runs with the Python of one client's environment, which has nothing of streamfleet.
 """

@@ -142,7 +142,7 @@ def message() -> Any:
 
 
 def curl(path: str, body: dict[str, Any], *more: str) -> str:
-    """What curl prints for a body."""
+    """Output of curl for a body."""
     headers = ["-H", f"Authorization: Bearer {KEY}", "-H", "Content-Type: application/json"]
     return ended(
         "curl", "--no-progress-meter", "--fail-with-body", f"{URL}/{path}", *headers, *more, "-d", json.dumps(body)

@@ -14,7 +14,7 @@ ASKED: Any = [{"role": "user", "content": SAY}]
 
 
 class Place(BaseModel):
-    """What an answer has to be."""
+    """Shape that an answer must have."""
 
     warm: bool
 

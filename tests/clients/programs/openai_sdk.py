@@ -17,7 +17,7 @@ TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parame
 
 
 class Place(BaseModel):
-    """What an answer has to be."""
+    """Shape that an answer must have."""
 
     warm: bool
 

@@ -13,7 +13,7 @@ model = outlines.from_openai(openai.OpenAI(base_url=URL, api_key=KEY), MODEL)
 
 
 class Place(BaseModel):
-    """What an answer has to be."""
+    """Shape that an answer must have."""
 
     warm: bool
 

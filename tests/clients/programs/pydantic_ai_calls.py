@@ -14,7 +14,7 @@ model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=URL, api_key=KEY
 
 
 class Place(BaseModel):
-    """What an answer has to be."""
+    """Shape that an answer must have."""
 
     warm: bool
 

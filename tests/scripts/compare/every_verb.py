@@ -128,7 +128,7 @@ class EveryVerb:
         self.leases += [(worker, claim.lease) for claim in pulled.claims]
 
     async def _wait(self) -> None:
-        """What ends the waits of idle workers: an entry of a lane, or a token."""
+        """Ends the waits of idle workers: by an entry of a lane, or a token."""
         self.hints += await self.queue.read(LANES)
         for key in (self.keys.bench, self.keys.standby, self.keys.home(self.pick(WORKERS))):
             await self.queue.command("LPOP", key)

@@ -1,4 +1,4 @@
-"""What is known of the requests and tenants of a history: who has what, what it is charged, and what a pull may take.
+"""Requests and tenants of a history: who has what, what it is charged, and what a pull may take.
 
 Today's scripts choose by rules of their own where requests have tenants or homes. Here stands what they share with the
 plain model of the order: charges, limits, counts, ranks, and that nobody idles beside work.
@@ -69,7 +69,7 @@ class Request:
 
 @dataclass
 class Known:
-    """What is known of a tenant: `order` by the model, and what an operator has set and the scripts may not have seen.
+    """A tenant: `order` by the model, and what an operator has set and the scripts may not have seen.
 
     Attributes:
         weights, limits: values that may count now; the last is the newest, and the only one once the housekeeping came.
@@ -220,7 +220,7 @@ class Books:
                 assert bool(mine) >= in_turn >= may, f"{lane}: {name!r} is {'' if in_turn else 'not '}in turn"
 
     def check_taken(self, lane: Lane, taken: Sequence[Request], now: int) -> bool:
-        """Where nothing has a home, the earliest deadline of a tenant goes first. Returns False if something has."""
+        """Check that a tenant's earliest deadline went first. Returns False, unchecked, where something has a home."""
         left = [request for request in self.waiting() if request.lane is lane and not request.late(now)]
         if any(request.session or request.bytes >= LONG or request.held[0] > now for request in [*left, *taken]):
             return False

@@ -91,7 +91,7 @@ class LabelledFleet(LabelledState):
         await self.pass_time(PASSES[step.z % len(PASSES)])
 
     async def drain(self) -> None:
-        """What is there ends; nothing of it stays an hour after."""
+        """All requests end; nothing of them stays an hour after."""
         await self._go_on()
         for name in self.books.tenants:
             await self._set_tenant(name, TenantRule())

@@ -49,7 +49,7 @@ class Homes:
         self.marks = {name[1:]: int(words.partition(" ")[0]) for name, words in known.items() if name[0] == "^"}
 
     def check_taken(self, lane: Lane, taken: Sequence[Request], worker: str, now: int) -> None:
-        """Where no tenant waits: what waited for another has done so for long; the others go by deadline."""
+        """Check requests taken where no tenant waits: another worker's waited for long, the others go by deadline."""
         mine = [request for request in taken if self.of.get(request.name) in ("", worker)]
         ranks = [request.rank for request in mine]
         assert ranks == sorted(ranks), f"{lane}: {ranks} is not by deadline"

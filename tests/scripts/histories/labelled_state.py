@@ -32,12 +32,12 @@ EXPECTED = {
     "home": "a home that watches, listens or stands by is woken by what wakes others too, who may hear it first",
     "dead": "a worker that died counts as one that waits, and takes a wake-up along: the housekeeping says it again",
 }
-"""Where today's scripts leave a worker idle beside a request for longer than they should, and why."""
+"""Causes for which today's scripts leave a worker idle beside a request for longer than they should."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What stays the same in a history: the fleet, and who its requests are of."""
+    """Parts of a history that stay the same: the fleet, and who its requests are of."""
 
     workers: int
     slots: int
@@ -207,7 +207,7 @@ class LabelledState:
         return [request for request in self.books.requests.values() if request.place[0] == "delayed"]
 
     async def _keep_house(self) -> None:
-        """What a worker does for the queue each second, and when a retry is due."""
+        """Do a worker's work for the queue each second, and when a retry is due."""
         due = [request for request in self._delayed() if request.place[1] <= self.now]
         if not self.workers or not (due or self.now >= self.tick_at):
             if self.now >= self.tick_at:
@@ -250,7 +250,7 @@ class LabelledState:
     # -- what must hold ---------------------------------------------------------------------------------------------
 
     def _check_lanes(self, rooms: Rooms, leases: Sequence[Lease], credit: list[int]) -> None:
-        """Where all that waits may run, urgent lanes come first, and each has its share."""
+        """Check that urgent lanes come first, and each has its share, where all that waits may run."""
         if any(known.order.running + len(leases) >= min(known.limits) for known in self.books.tenants.values()):
             return
         requests = [request for request in self.books.requests.values() if not request.late(self.now)]

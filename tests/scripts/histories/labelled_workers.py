@@ -96,7 +96,7 @@ class Worker:
         self.owing = self.owing or role is not Role.NONE
 
     def asks(self, keys: Keys) -> dict[str, list[str]]:
-        """What it blocks on."""
+        """Keys that it blocks on."""
         rooms = self.rooms().lanes
         lanes = [lane for lane in LANES if self.waits is Role.WATCHER or rooms[lane.number - 1] > 0]
         streams = [keys.wake, *map(keys.lane, lanes)]
@@ -120,7 +120,7 @@ class Worker:
         self.waits = None
 
     def next_wait(self, role: Role, now: int, number: int) -> None:
-        """What `Puller._round` does after its pull."""
+        """Wait as `Puller._round` does after its pull."""
         room = max(self.rooms().lanes)
         if role in (Role.LISTENER, Role.STANDBY):
             self.wait(role, now + WAIT_MS, number)

@@ -93,11 +93,11 @@ class Model:
         self.written: dict[str, dict[str, str]] = {}
         self.now = 0
         self.interrupted: dict[str, tuple[int, str]] = {}
-        """How often a request gave way, and what is known of its kept output."""
+        """Number of times that a request gave way, and what is known of its kept output."""
         self.homes: dict[str, tuple[int, str]] = {}
         """Of what gave way and was kept: until when it waits for its worker, epoch ms, and that worker."""
         self.kept: dict[str, int] = {}
-        """When entries were staged whose ids lay ahead of the clock."""
+        """Times at which entries were staged whose ids lay ahead of the clock."""
         self.ranks: dict[str, int] = {}
         """Of what is ready."""
         self.staged_up_to: dict[str, tuple[int, int]] = {}

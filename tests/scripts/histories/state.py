@@ -14,7 +14,7 @@ from tests.scripts.histories.steps import Step
 from tests.scripts.keyspace import Dump
 
 ROOM = 2
-"""How many requests a worker can run."""
+"""Most requests that a worker runs at once."""
 MOST = 2
 """Most deliveries."""
 LANE_LIMIT = 5
@@ -38,7 +38,7 @@ class Worker:
     pulled_ms: int = 0
     """A ms before its last pull, because a token of the same ms would be taken for one from before it."""
     until: int = 0
-    """When a watcher's wait is over, epoch ms."""
+    """End of a watcher's wait, epoch ms."""
     start: str = field(default_factory=lambda: str(next(_STARTS)))
     """Each start of a worker has a prefix cache of its own."""
     hints: list[Hint] = field(default_factory=list)

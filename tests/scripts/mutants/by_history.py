@@ -1,4 +1,4 @@
-"""Which guards of tenants and homes a labelled history notices, and which only a test of their own."""
+"""Guards of tenants and homes that a labelled history notices, and those that only a test of their own does."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ BORROWED_AFTER_S = 60.0
 AT_ONCE_S = 0.25
 """An engine that fails a request, or refuses it, within this time has hardly begun with it."""
 READ_AGAIN = 0.1
-"""What is lost of a run that another one can go on with: which reads all again, some ten times as fast."""
+"""Part that is lost of a run that another one can go on with: it reads all again, some ten times as fast."""
 SECOND_PART = 8
 """A patient lane before the last one leaves the reserve divided by this: 1 of 40 slots, 2.5 % of its work at most."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 FIRST_LIMIT = 4
-"""Where it starts: from one, every start of a worker would waste time; few engines are overloaded by four."""
+"""The limit at the start: from one, every start of a worker would waste time; few engines are overloaded by four."""
 SHORTEST_ROUND, LONGEST_ROUND = 4, 32
 """Finished requests of a round; between them, as many as the limit."""
 COMFORT = 0.95

@@ -22,11 +22,11 @@ from streamfleet.common.results import MOST_TOKENS
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, Partial
 
 _TOO_LONG = re.compile(r"context (?:length|size|window)|maximum model length|max_model_len", re.IGNORECASE)
-"""What vLLM and other servers say where prompt and output do not fit into the model."""
+"""Words of vLLM and other servers where prompt and output do not fit into the model."""
 _ENGINES_OWN = (None, "input_text", "input_tokens")
 """Names by which vLLM means the prompt; no request has such fields."""
 _NO_ROOM = "max_tokens must be at least 1, got 0"
-"""What vLLM says of a limit that it has itself cut to 0, because the prompt fills the context."""
+"""Words of vLLM for a limit that it has itself cut to 0, because the prompt fills the context."""
 _PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt"}
 
 

@@ -19,7 +19,7 @@ STATUSES = (
 )
 """Statuses of an open batch; in the last one, its end is still to be announced."""
 RUNS = BACK, WAITS, INTERRUPTED, STUMBLED, LOST = "back", "waits", "interrupted", "stumbled", "lost"
-"""Why a gateway stops running a batch, other than its end."""
+"""Reasons for which a gateway stops running a batch, other than its end."""
 LINES = COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
 FIRST, AGAIN = "first", "again"
 

@@ -19,7 +19,7 @@ from streamfleet.common.protocol import check_plain
 PROMPTS = "prompts"
 SHORT_CHARS = 256
 MOST_SHARED_CHARS = 1_048_576
-"""What all fields but the prompts may have together, even where a request may have more: they go into each of many."""
+"""Most characters of all fields but the prompts together, even where a request may have more: many get a copy."""
 MANY_ESCAPES = 250_000
 """Backslashes of a call from which its strings are decoded in pieces: the decoder takes about 30 ns for an escape."""
 _PIECE_CHARS = 262_144

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 ENDLESS = 16
-"""How often a repeat without an upper end counts, where each round may read in several ways."""
+"""Rounds for which a repeat without an upper end counts, where each round may read in several ways."""
 MOST = 10**9
 ASCII = (1 << 128) - 1
 OTHERS = 1 << 128
