@@ -167,3 +167,15 @@ async def test_a_gateway_is_unready_and_answers_503_on_another_number(fleet: Fle
         assert (await http.post(PATH, json=asked)).status_code == 503
         await fleet.redis.hset(META, PROTOCOL, OURS)
         assert (await http.get("/readyz")).text == "ok\n"
+
+
+async def test_a_gateway_of_several_queues_is_unready_on_another_number_in_any_of_them(fleet: Fleet) -> None:
+    async with gateway_here(fleet.url, keys="off", models="one=first,two=second,three=third") as http:
+        assert (await http.get("/readyz")).text == "ok\n"
+    for queue in ("first", "second", "third"):
+        await fleet.redis.hset(f"{{{queue}}}:meta", PROTOCOL, FOREIGN)
+        async with gateway_here(fleet.url, keys="off", models="one=first,two=second,three=third") as http:
+            ready = await http.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.text.startswith(f"queue {queue} has protocol '{FOREIGN}'")
+        await fleet.redis.delete(f"{{{queue}}}:meta")

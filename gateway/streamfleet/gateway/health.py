@@ -61,7 +61,7 @@ async def unready_reason(gateway: Gateway) -> str:
         return "stopping"
     try:
         async with asyncio.timeout(REDIS_TIMEOUT_S):
-            await gateway.queues.ping(gateway.models.queues[0])
+            await asyncio.gather(*map(gateway.queues.ping, gateway.models.queues))
     except TimeoutError:
         return f"no answer from Redis within {REDIS_TIMEOUT_S:g} s"
     except UnknownProtocol as error:
