@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.errors import UnknownProtocol
+from streamfleet.common.errors import BrokerUnavailable, UnknownProtocol
 from streamfleet.common.queue_configuration import PROTOCOL, PROTOCOLS
+from streamfleet.common.settings import QueueSettings, WorkerSettings, load
 from streamfleet.producer.client import Client
 from streamfleet.producer.sync import SyncClient
+from streamfleet.worker.worker import Worker
 from tests.integration.gateway_here import gateway_here
 from tests.integration.test_queue_configuration import told
+from tests.integration.worker_in_process import small_engine
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
@@ -62,6 +65,19 @@ async def test_a_worker_does_not_start_on_a_protocol_that_it_does_not_know(fleet
     assert f"queue default has protocol '{foreign}'" in said[0]
     assert await fleet.redis.keys() == [META], "it has written nothing"
     assert await fleet.redis.hgetall(META) == {PROTOCOL: foreign}
+
+
+async def test_a_worker_does_not_start_before_it_has_read_the_number(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker("w1", load(QueueSettings, redis_url=redis_url), small_engine(), load(WorkerSettings))
+
+    async def away() -> dict[str, str]:
+        raise BrokerUnavailable("Redis is away")
+
+    monkeypatch.setattr(worker._broker, "configuration", away)
+    with pytest.raises(BrokerUnavailable, match="Redis is away"):
+        await worker.run()
 
 
 async def test_a_running_worker_stops_when_the_number_is_another(fleet: Fleet) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from streamfleet.common.broker.types import Notices
 from streamfleet.common.broker.worker import WorkerBroker
-from streamfleet.common.errors import InvalidRequest, SettingsError
+from streamfleet.common.errors import InvalidRequest, SettingsError, UnknownProtocol
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.queue_configuration import (
@@ -20,6 +20,7 @@ from streamfleet.common.queue_configuration import (
     PROTOCOL,
     PROTOCOLS,
     assignments,
+    check_protocol,
     decode,
     encode,
     lacks,
@@ -151,6 +152,7 @@ class Told:
         return fields
 
     async def configuration(self) -> Mapping[str, str]:
+        check_protocol(self.fields, self.keys.queue)
         return self.fields
 
     async def read_notices(self, _last_id: str, _block_ms: int) -> Notices:
@@ -180,6 +182,21 @@ async def test_a_notice_of_a_change_is_followed_at_once_and_told_to_the_event_lo
     assert (heard[0].lease_ms, heard[0].max_deliveries) == (2_000, 3)
     assert keeper._lease_changed.is_set(), "the next renewal is due at once"
     assert broker.limits == heard[0]
+
+
+async def test_a_protocol_that_is_not_known_is_told_as_soon_as_a_notice_has_it_read() -> None:
+    """The next heartbeat may be a lease away."""
+    clock = HandClock()
+    broker = Told(clock)
+    keeper = keeper_of(broker, clock)
+    refusals: list[UnknownProtocol] = []
+    keeper._main, keeper._refused = asyncio.get_running_loop(), refusals.append
+    cancels = asyncio.create_task(keeper._cancels(cast("WorkerBroker", broker)))
+    broker.fields = {**broker.fields, PROTOCOL: "7"}
+    broker.notices.put_nowait(Notices("1-0", (), frozenset(), configured=True))
+    await eventually(lambda: refusals, what="the event loop is told")
+    cancels.cancel()
+    assert "queue q has protocol '7'" in str(refusals[0])
 
 
 async def test_an_answer_from_before_a_change_does_not_undo_it() -> None:

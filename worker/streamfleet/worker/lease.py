@@ -118,7 +118,7 @@ class LeaseKeeper:
             describe: returns the worker's description for its heartbeat.
             drain: called on the event loop when an operator asks for a drain.
             configured: called on the event loop with the new limits when the queue's configuration has changed.
-            refused: called on the event loop, with each heartbeat, when the queue has a protocol that is not known.
+            refused: called on the event loop whenever the queue is found to have a protocol that is not known.
             notice: stream id of a notice from before anything was claimed; only later ones are read. Without it the
                 thread looks up the last one itself: a request cancelled before that runs until its next renewal.
         """
@@ -239,6 +239,9 @@ class LeaseKeeper:
                         self._apply(changed=await self._configuration.reread(broker))
                 last_id = notices.last_id
                 self._heed(notices)
+            except UnknownProtocol as error:
+                self._tell(self._refused, error)
+                await self._clock.sleep(1.0)
             except StreamfleetError as error:
                 log.debug("reading_cancels_failed", error=str(error))
                 await self._clock.sleep(1.0)

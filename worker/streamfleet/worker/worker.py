@@ -26,7 +26,6 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import (
     BrokerOutOfMemory,
-    BrokerUnavailable,
     SettingsError,
     StreamfleetError,
     UnknownProtocol,
@@ -229,12 +228,12 @@ class Worker:
         await self._find_place()
 
     async def _find_configuration(self) -> None:
-        """Follow the queue's configuration, or write it. A broken key must not stop the worker.
+        """Follow the queue's configuration, or write it. A broken key, or a full Redis, must not stop the worker.
 
         Raises:
             NotPermitted, UnknownProtocol: it cannot serve this queue.
         """
-        with contextlib.suppress(BrokerUnavailable, BrokerOutOfMemory):
+        with contextlib.suppress(BrokerOutOfMemory):  # a Redis that is away is waited for: its queue has to be checked
             if await self._configuration.reread(self._broker):
                 self._configure(self._configuration.limits)
                 self._keeper.configure(self._configuration.limits)
