@@ -84,7 +84,7 @@ def measures(url: str, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
         **{name: calls(work, TURNS if name in ASKING else "default") for name, work in small.items()},
         **{f"{LONE}{name}": lone(work) for name, work in small.items()},
         **{f"{LONE}{name}{BESIDE}": beside_others(lone(work)) for name, work in small.items()},
-        "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait_idle(SHORT_MS))),
+        "bench": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.wait_idle(SHORT_MS, "w1", 0))),
         "notices": lambda: asyncio.run(_waits(url, sizes.calls, lambda broker: broker.read_notices("0-0", SHORT_MS))),
         "watch": lambda: asyncio.run(_watched(url, sizes.calls)),
         "tick": ticks("default", 0),

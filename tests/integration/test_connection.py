@@ -296,7 +296,7 @@ async def test_a_pull_whose_answer_was_lost_is_not_sent_again(link: FlakyLink, b
 
 async def test_a_wait_that_is_given_up_does_not_mix_up_later_answers(broker: Broker) -> None:
     for _ in range(3):
-        waiting = asyncio.ensure_future(broker.wait_idle(60_000))
+        waiting = asyncio.ensure_future(broker.wait_idle(60_000, "w1", 0))
         await eventually(lambda: _blocked(broker.connection), what="the wait has reached the server")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -307,7 +307,7 @@ async def test_a_wait_that_is_given_up_does_not_mix_up_later_answers(broker: Bro
 
 
 async def test_a_wait_may_be_ended_from_elsewhere(broker: Broker) -> None:
-    for wait in (broker.wait_idle(60_000), broker.wait(Role.WATCHER, 60_000)):
+    for wait in (broker.wait_idle(60_000, "w1", 0), broker.wait(Role.WATCHER, 60_000)):
         waiting = asyncio.ensure_future(wait)
         await eventually(lambda: _blocked(broker.connection), what="the wait has reached the server")
         await broker.unblock()

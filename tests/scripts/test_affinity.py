@@ -391,7 +391,7 @@ async def test_an_idle_home_is_woken_for_what_comes_to_it(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-1", session="first")
     await pull(queue, "w2", 5)
     assert await queue.command("LRANGE", queue.keys.home("w1"), 0, -1) == [b"1"]
-    await queue.broker.wait_idle(5_000, "w1")  # returns at once
+    await queue.broker.wait_idle(5_000, "w1", 0)  # returns at once
     assert await queue.command("EXISTS", queue.keys.home("w1")) == 0
 
 

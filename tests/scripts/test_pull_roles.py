@@ -145,7 +145,7 @@ async def test_a_watcher_blocks_until_an_entry_comes(queue: Queue) -> None:
 async def test_an_idle_waiter_blocks_until_a_token_comes(queue: Queue) -> None:
     await roles(queue, "w1", "w2")
     await queue.command("DEL", queue.keys.bench)
-    waiting = asyncio.ensure_future(queue.broker.wait_idle(5_000))
+    waiting = asyncio.ensure_future(queue.broker.wait_idle(5_000, "w3", 0))
     await _blocked(queue)
     for number in range(2):
         await queue.add("low", f"1000-{number}")
@@ -156,7 +156,7 @@ async def test_an_idle_waiter_blocks_until_a_token_comes(queue: Queue) -> None:
 
 async def test_a_wait_ends_with_its_time(queue: Queue) -> None:
     assert await queue.broker.wait(Role.WATCHER, 1) == []
-    assert await queue.broker.wait_idle(1) is False
+    assert await queue.broker.wait_idle(1, "w1", 0) is False
 
 
 async def _blocked(queue: Queue) -> None:

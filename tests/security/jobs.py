@@ -282,7 +282,7 @@ async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) ->
     await add(admin, Lane.HIGH, f"{NOW}-22", session="s")
     assert not (await pull("w2")).claims
     assert await admin.connection.command("PTTL", me.keys.home("w1")) > 0
-    await me.wait_idle(5_000, "w1")
+    await me.wait_idle(5_000, "w1", 0)
     assert await admin.connection.command("LLEN", me.keys.home("w1")) == 0
     (first,) = (await pull("w1")).claims
     (second,) = (await pull("w1", start="2")).claims  # another start of it: anybody's

@@ -128,7 +128,7 @@ class WorkerBroker(HousekeepingBroker):
         }
         return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
 
-    async def wait_idle(self, timeout_ms: int, worker: str = "", pulled_ms: int = 0) -> bool:
+    async def wait_idle(self, timeout_ms: int, worker: str, pulled_ms: int) -> bool:
         """Block as an idle waiter until there may be work, or for `timeout_ms`.
 
         Args:
@@ -139,8 +139,8 @@ class WorkerBroker(HousekeepingBroker):
         Returns:
             True if it was made a watcher since that pull, and needs no pull to watch.
         """
-        own = [self.keys.home(worker)] if worker else []
-        return made_watcher(await self._pop(max(timeout_ms, 2), *own, self.keys.bench), pulled_ms)
+        tokens = (self.keys.home(worker), self.keys.bench)
+        return made_watcher(await self._pop(max(timeout_ms, 2), *tokens), pulled_ms)
 
     async def _pop(self, timeout_ms: int, *tokens: str) -> bytes | None:
         words = ("BLPOP", *tokens, timeout_ms / 1000)
