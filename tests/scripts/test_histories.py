@@ -14,13 +14,21 @@ from streamfleet.common import scripts
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import Queue
 from tests.scripts.histories.fleet import Fleet
+from tests.scripts.histories.state import EXPECTED
 from tests.scripts.histories.steps import Step, make_history
+from tests.scripts.mutants.affinity import MUTANTS
+from tests.scripts.mutants.mutant import taken_out
 
 LENGTH, PLAYED = 150, 100
 """Steps of a history, and those of them that the tests below have time for."""
+STILL_FAILS = {"limit": 172755531}
+"""By a cause that is expected, a seed whose history shows it."""
+TOO_EARLY = 19
+"""A seed whose history shows the same where scripts leave no request to its home."""
+EARLY = "waits for w[0-9]+, for [0-9]+ ms only"
 
 
-async def play(url: str, steps: Sequence[Step]) -> None:
+async def play(url: str, steps: Sequence[Step], excused: Sequence[str] = (*EXPECTED,)) -> None:
     """Run a history to its end on an emptied server.
 
     Raises:
@@ -30,6 +38,7 @@ async def play(url: str, steps: Sequence[Step]) -> None:
         await queue.command("FLUSHALL")
         await queue.broker.ensure_groups()
         fleet = fleet_of(queue, await queue.broker.now_ms(), steps)
+        fleet.excused = set(excused)
         fleet.renewal_drops_deleted = b"redis_version:6." not in await queue.command("INFO", "server")
         await fleet.run(steps)
         await fleet.drain()
@@ -74,6 +83,10 @@ async def test_no_history_breaks_an_invariant(redis_url: str, seed: int) -> None
     await tell_shortest(seed, make_history(seed, LENGTH)[:PLAYED], lambda steps: play(redis_url, steps))
 
 
+async def test_an_entry_that_waits_is_not_taken_for_refused_where_another_one_ended_its_id(redis_url: str) -> None:
+    await play(redis_url, make_history(880000066, LENGTH))
+
+
 @pytest.mark.parametrize("seed", range(40, 44))
 async def test_nor_on_any_release(any_redis_url: str, seed: int) -> None:
     await tell_shortest(seed, make_history(seed, LENGTH)[:PLAYED], lambda steps: play(any_redis_url, steps))
@@ -95,6 +108,21 @@ async def test_a_queue_works_without_policies(redis_url: str, left_out: str, mon
             played += 1
             await play(redis_url, steps)
     assert played == 5
+
+
+@pytest.mark.parametrize("cause", EXPECTED)
+async def test_a_request_is_still_taken_from_its_home_too_early_for_this_cause(redis_url: str, cause: str) -> None:
+    """Once it is not, take the cause out of `EXPECTED`."""
+    with pytest.raises(AssertionError, match=EARLY):
+        await play(redis_url, make_history(STILL_FAILS[cause], LENGTH), [name for name in EXPECTED if name != cause])
+
+
+async def test_a_request_that_is_taken_from_its_home_too_early_for_another_cause_is_noticed(redis_url: str) -> None:
+    (mutant,) = (
+        each for each in MUTANTS if each.guard.endswith("an idle worker takes what has waited long for another")
+    )
+    with taken_out(mutant), pytest.raises(AssertionError, match=EARLY):
+        await play(redis_url, make_history(TOO_EARLY, LENGTH))
 
 
 async def tell_shortest(seed: int, steps: Sequence[Step], play_steps: Play) -> None:

@@ -130,8 +130,7 @@ class LabelledState:
     def _bury(self, worker: Worker) -> None:
         self.workers.remove(worker)
         self.dead[worker.name] = self.now
-        if worker.waits is Role.LISTENER:
-            self.dead_until = self.now + WATCH_MS
+        self.dead_until = max(self.dead_until, worker.listens_until)
         self.calm_from = self.tick_at
 
     async def _round(self, worker: Worker) -> None:
@@ -164,6 +163,7 @@ class LabelledState:
         worker.watching = worker.owing = pulled.role is Role.WATCHER
         worker.soonest_ms = pulled.soonest_ms if worker.watching else None
         worker.pulled_ms = pulled.now_ms
+        worker.listens_until = self.now + WATCH_MS if pulled.role is Role.LISTENER else 0
         leases = [claim.lease for claim in pulled.claims]
         if homes is None and not pulled.dropped:
             self._check_lanes(rooms, leases, [int(number or 0) for number in credit])
@@ -251,8 +251,10 @@ class LabelledState:
 
     def _check_lanes(self, rooms: Rooms, leases: Sequence[Lease], credit: list[int]) -> None:
         """Check that urgent lanes come first, and each has its share, where all that waits may run."""
-        if any(known.order.running + len(leases) >= min(known.limits) for known in self.books.tenants.values()):
-            return
+        for known in self.books.tenants.values():
+            # A tenant whose limit was raised waits in turn once the housekeeping has seen that.
+            if len(known.limits) > 1 or known.order.running + len(leases) >= known.limits[0]:
+                return
         requests = [request for request in self.books.requests.values() if not request.late(self.now)]
         waiting = Counter(request.lane for request in requests if request.place == READY)
         there = [0 if lane in self.paused else waiting[lane] for lane in LANES]
@@ -304,11 +306,12 @@ class LabelledState:
                     assert idle <= bound, f"{worker.name} idles beside {request.name} for {idle} ms"
 
     def _bound(self, request: Request, worker: Worker, dump: Dump, since: int) -> int:
-        """Longest time for which a worker may idle beside a request."""
+        """Longest time for which a worker may idle beside a request, that it could run since then."""
         home = Homes(dump).of.get(request.name, "")
         held = request.held[0] > since and request.held[1] != worker.name
         blocked = worker.waits in (Role.WATCHER, Role.LISTENER, Role.STANDBY)
-        dead = self.dead_until >= since or any(name in self.dead for name, _ in dump.get("watch", []))
+        until = [self.dead_until, *(end for name, end in dump.get("watch", []) if name in self.dead)]
+        dead = max(until) + TICK_MS >= since  # the housekeeping has not said it again
         causes = {"home": home == worker.name and blocked, "dead": dead}
         late = held or home not in ("", worker.name) or any(causes[name] for name in self.excused)
         return HOME_MS if late else IDLE_MS

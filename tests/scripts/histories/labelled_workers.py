@@ -46,6 +46,7 @@ class Worker:
         reserve: number of slots that patient lanes leave free; 0 for a worker that has the same room for all.
         waits: way in which it waits; None while it goes on, `Role.NONE` for one that waits for room.
         until: end of that wait, epoch ms.
+        listens_until: time until which it counts as one that listens, epoch ms; 0 for one that does not.
         number: place among those that wait.
         free_since: by lane the time since which it has a free slot and got nothing; None without a free slot.
     """
@@ -57,6 +58,7 @@ class Worker:
     leases: dict[str, Lease] = field(default_factory=dict)
     waits: Role | None = None
     until: int = 0
+    listens_until: int = 0
     number: int = 0
     hints: list[Hint] = field(default_factory=list)
     watching: bool = False

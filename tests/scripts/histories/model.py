@@ -359,19 +359,20 @@ class Model:
         seen = places_of(after)
         ended = set()
         claimed = [claim.lease.entry for claim in claims]
-        for name in [name for name, place in self.places.items() if place == UNDELIVERED]:
-            if seen.get(name) != UNDELIVERED:
-                entry = self.entries[name]
-                staged = self.staged_up_to.get(entry.lane, (0, 0))
-                self.staged_up_to[entry.lane] = max(staged, id_key(entry.stream_id))
-                self.deliver(name)
-                if status := self.unfit(entry):
-                    assert name not in seen, f"{name} has not {status} when it came"
-                    ended.add(name)
-                elif (
-                    entry.refuses and self.deadline(entry) and name not in seen and entry.request_id not in self.results
-                ):
-                    ended.add(name)  # the script judges that it would be late
+        undelivered = [name for name, place in self.places.items() if place == UNDELIVERED]
+        staged_now = [name for name in undelivered if seen.get(name) != UNDELIVERED]
+        for name in staged_now:
+            entry = self.entries[name]
+            staged = self.staged_up_to.get(entry.lane, (0, 0))
+            self.staged_up_to[entry.lane] = max(staged, id_key(entry.stream_id))
+            self.deliver(name)
+            judged = entry.refuses and self.deadline(entry) and entry.request_id not in self.results
+            if status := self.unfit(entry):
+                assert name not in seen, f"{name} has not {status} when it came"
+                ended.add(name)
+            # What ended its id may have waited before: then it was taken, and found that it had ended.
+            elif judged and name not in seen and _ended_by(after, entry.request_id) in staged_now:
+                ended.add(name)  # the script judges that it would be late
         self._drop(sorted(ended), now, after)
         pool = {name for name, place in self.places.items() if place == READY}
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
@@ -440,9 +441,7 @@ class Model:
 
     def _drop(self, gone: list[str], now: int, after: Dump) -> None:
         # Of several entries of one id, the one that the result names ended it; the others found it ended.
-        for name in sorted(
-            gone, key=lambda name: after.get(f"result:{self.entries[name].request_id}", {}).get("entry") != name
-        ):
+        for name in sorted(gone, key=lambda name: _ended_by(after, self.entries[name].request_id) != name):
             entry = self.entries[name]
             if name in self.ghosts:
                 self.end(name, "vanished", 0)
@@ -528,6 +527,12 @@ def places_of(dump: Dump) -> dict[str, Place]:
         for stream_id in dump.get(f"lane:{lane}", {}).get("entries", {}):
             assert f"{lane}:{stream_id}" in places, f"{lane}:{stream_id} is lost: it stands nowhere"
     return places
+
+
+def _ended_by(dump: Dump, request_id: str) -> str | None:
+    """The entry that the result of a request names."""
+    named: str | None = dump.get(f"result:{request_id}", {}).get("entry")
+    return named
 
 
 def _notifications(dump: Dump) -> Counter[tuple[str, str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -20,6 +20,10 @@ MOST = 2
 LANE_LIMIT = 5
 PASSED_OVER_MS, LOST = 1_000, 10**9
 """Time for which a request is left to its home; load of a home that is none any more."""
+EXPECTED = {
+    "limit": "another's is taken at once beside one that a worker may take but for the limit of its tenant",
+}
+"""Causes for which today's scripts take a request from its home before its time."""
 
 
 _STARTS = count()
@@ -72,6 +76,7 @@ class FleetState:
         """Number of pulls that got nothing."""
         self.shape = 0
         """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
+        self.excused: Set[str] = EXPECTED.keys()
         self.made = len(self.workers)
 
     @property
@@ -129,9 +134,18 @@ class FleetState:
             mark = self.dump["sessions"].get(f"^{[*LANES].index(entry.lane) + 1}", "")  # type: ignore[arg-type]
             times = [int(mark.partition(" ")[0] or self.now), self.model.enqueued(entry)]
             waited = self.now - min(times)  # a time ahead of the clock is from before it was set back
-            assert waited >= PASSED_OVER_MS or max(times) > self.now, f"{name} waits for {home}, for {waited} ms only"
+            early = waited < PASSED_OVER_MS and max(times) <= self.now
+            excused = "limit" in self.excused and self._one_is_at_its_limit(entry.lane, worker)
+            assert excused or not early, f"{name} waits for {home}, for {waited} ms only"
             assert entry.lane not in lanes or entry.tenant, f"{entry.lane}: two at once from others"
             lanes.add(entry.lane)
+
+    def _one_is_at_its_limit(self, lane: str, worker: Worker) -> bool:
+        """True if a request of the lane waits for this worker or for nobody, and its tenant may run no more."""
+        indexed, homes = self._indexed(), self._homes()
+        waiting = [name for name, place in self.model.places.items() if place == READY and name.startswith(f"{lane}:")]
+        mine = [name for name in waiting if homes.get(indexed.get(name, "0"), worker.name) == worker.name]
+        return not all(map(self.model.may_run, mine))
 
     def _check_homes_are_woken(self) -> None:
         """An idle waiter for which something waits has a wake-up. A watcher's may be with another, who passes it on."""
