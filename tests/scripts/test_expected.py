@@ -180,6 +180,21 @@ async def test_a_broken_pace_is_measured_anew(queue: Queue) -> None:
         assert (await fleet.expected()).wait_ms == 200
 
 
+async def test_a_pace_without_all_its_parts_is_unknown(queue: Queue) -> None:
+    """Somebody has written it by hand."""
+    fleet = Fleet(queue)
+    await fleet.add("high", 100)
+    await fleet.work(3, 5)
+    sched = fleet.queue.keys.sched
+    pace = json.loads(await fleet.queue.command("HGET", sched, "pace"))
+    without_lane = [{**pace, name: []} for name in ("read", "last", "came", "senders")]
+    without_field = [{name: pace[name] for name in pace if name != left_out} for left_out in pace if left_out != "busy"]
+    for broken in [*without_field, *without_lane]:
+        await fleet.queue.command("HSET", sched, "pace", json.dumps(broken))
+        assert (await fleet.expected()).wait_ms is None, broken
+        await fleet.keep_house()
+
+
 async def test_what_will_likely_be_late_is_refused_where_it_asks_for_that(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, deadline=NOW + 15_000)

@@ -77,6 +77,8 @@ MUTANTS = (
         "local first, t = call(",
         "expected.what_arrives_together_counts_for_each_other",
     ),
+    Mutant("pace: one that lacks a field is none", caught_by="expected.a_pace_without_all_its_parts_is_unknown"),
+    Mutant("pace: one that lacks a lane is none", caught_by="expected.a_pace_without_all_its_parts_is_unknown"),
     Mutant(
         "pace: without workers there is none", caught_by="expected.nobody_can_tell_for_a_paused_lane_or_without_workers"
     ),

@@ -12,9 +12,21 @@
 --   is the number of those that were taken and answered between two looks, while others waited.
 local STALE_MS, FOR_EVER_MS = 10000, 86400000
 
+-- Returns nil where there is none, or somebody has written one by hand that lacks a part.
 local function read_pace()
   local ok, pace = pcall(cjson.decode, call('HGET', SCHED, 'pace') or '')
-  return ok and type(pace) == 'table' and type(pace.senders) == 'table' and pace or nil
+  if not ok or type(pace) ~= 'table' then return nil end
+  local kinds = {at = 'number', gone = 'number', took = 'number', left = 'number', span = 'number', run = 'number',
+    read = 'table', last = 'table', waits = 'table', came = 'table', senders = 'table', turns = 'table'}
+  -- @guard pace: one that lacks a field is none
+  for field, kind in pairs(kinds) do
+    if type(pace[field]) ~= kind then return nil end
+  end
+  -- @guard pace: one that lacks a lane is none
+  for lane = 1, LANE_COUNT do
+    if not (pace.read[lane] and pace.last[lane] and pace.came[lane] and pace.senders[LANE_NAMES[lane]]) then return nil end
+  end
+  return pace
 end
 
 -- Numbers of ready requests in lanes that are not paused, 0 for the others; and which are paused.
