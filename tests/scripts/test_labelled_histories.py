@@ -23,7 +23,7 @@ STILL_FAILS = {"home": 11, "dead": 45}
 """By a cause of idling that is expected, a seed whose history shows it."""
 
 MENDED = (172755739, 880000004, 880000042, 880000060)
-"""Seeds that showed a listener that dies once it is woken; a limit raised and not seen; a dead worker's watch that ends."""
+"""Seeds of a listener that dies once it is woken, a raised limit not seen yet, a dead worker's watch that ends."""
 
 
 async def play(url: str, seed: int, steps: Sequence[Step] | None = None, excused: Sequence[str] = (*EXPECTED,)) -> None:
