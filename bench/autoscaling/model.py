@@ -100,7 +100,7 @@ class Fleet:
 
 
 class Pace:
-    """The pace of a queue, as the housekeeping measures it (lua/policies/pace_measure.lua), but at the policy's looks."""
+    """Pace of a queue, as the housekeeping measures it (lua/policies/pace_measure.lua), but at the policy's looks."""
 
     def __init__(self) -> None:
         self._at_ms = self._taken = 0

@@ -195,8 +195,8 @@ class Sample:
         paused_ms: start of the pause of each paused lane, epoch ms; 0 if it cannot be read.
         first_ms: first rank of each lane's ready set, epoch ms, whoever wrote it; empty ones are missing.
         ranked: the places that were asked for and hold a request, lane by lane.
-        pace_per_s: requests that the fleet takes a second while any wait (lua/policies/pace.lua), as last measured; None
-            before that.
+        pace_per_s: requests that the fleet takes a second while any wait (lua/policies/pace.lua), as last measured;
+            None before that.
     """
 
     now_ms: int
