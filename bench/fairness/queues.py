@@ -84,6 +84,8 @@ class RealQueue:
             pass
         self.ready = pulled.ready
         await broker.expire()
+        await broker.tidy_tenants()
+        await broker.measure_pace()
 
     async def expected(self, ask: Ask, now: float) -> Expected:
         """Place and time of a request that was added."""

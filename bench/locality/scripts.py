@@ -155,8 +155,11 @@ class Scripts:
 
     async def timer(self, about: Any) -> None:
         if about is None:
-            await self._broker.promote()
+            await self._broker.tend_watchers()
+            await self._broker.tidy_homes()
             await self._broker.expire()
+            await self._broker.tidy_tenants()
+            await self._broker.measure_pace()
             await self._broker.pull("w0", 0)
             self.fleet.at(self.fleet.now_s + 1.0, "timer", None)
         elif self._roles.get(about[0]) is Role.WATCHER and about[0].alive:

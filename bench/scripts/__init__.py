@@ -31,7 +31,7 @@ from tests.scripts.compare.kept import ALL, environment, sources, unpack
 
 LABELS = {"plain": "", "tenants": ", 1,000 tenants", "sessions": ", sessions", "both": ", tenants and sessions"}
 DRAWS, ENOUGH, NARROW = 2_000, 30, 0.03
-DEAR = ("expire", "promote", "reclaim")
+DEAR = ("keep_house", "reclaim")
 MOST_LOAD_MS = 10.0
 Measure = Callable[[], float]
 

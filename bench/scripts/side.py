@@ -36,8 +36,7 @@ ERROR = json.dumps({"error": {"message": "busy", "type": "server_error", "param"
 WITHOUT_REQUESTS: dict[str, tuple[Any, ...]] = {
     "heartbeat": ("w0", {"state": "ready", "slots": 64, "running": 64}),
     "ask_to_cancel": ("nobody",),
-    "promote": (),
-    "expire": (),
+    "keep_house": (),
     "reclaim": (600_000, 5),
 }
 """Verbs that are told of no request, and their arguments."""
@@ -45,6 +44,8 @@ LOAD = "longest load"
 """In the place of a verb: the longest of the commands that load the scripts into a new server."""
 FLEET = "fleet"
 """In the place of a verb: half as many requests a second as there are workers."""
+SPLIT = ("return_delayed", "tend_watchers", "tidy_homes", "rank_anew", "expire", "tidy_tenants", "measure_pace")
+"""What was `promote` and `expire` in earlier commits."""
 
 
 class Side:
@@ -92,7 +93,8 @@ class Side:
         if verb == "pull":
             return [partial(self._pull, number)] * calls
         if verb in WITHOUT_REQUESTS:
-            return [partial(getattr(broker, verb), *WITHOUT_REQUESTS[verb])] * calls
+            owner = self if verb == "keep_house" else broker
+            return [partial(getattr(owner, verb), *WITHOUT_REQUESTS[verb])] * calls
         if verb == "return 1":
             digest = await self._connection.command("SCRIPT", "LOAD", verb)
             return [partial(self._connection.command, "EVALSHA", digest, 0)] * calls
@@ -120,6 +122,11 @@ class Side:
             "retry_later": lambda part: ([Retry(lease, 0, ERROR) for lease in part], 1_000),
         }
         return [partial(getattr(self._broker, verb), "w0", *told[verb](part)) for part in parts]
+
+    async def keep_house(self) -> None:
+        """What the housekeeping does each second, but for reclaiming and staging."""
+        for verb in ("promote", "expire") if hasattr(self._broker, "promote") else SPLIT:
+            await getattr(self._broker, verb)()
 
     async def _pull(self, number: int, worker: int | None = None) -> None:
         if worker is None:

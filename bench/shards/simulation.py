@@ -85,8 +85,8 @@ class Outcome:
 
 
 NO_SCRIPTS = frozenset({"bench", "watch", "notices", "results"})
-TICK_SCRIPTS = 4
-"""Script calls of one round of housekeeping: promote, reclaim, a pull that only stages, expire."""
+TICK_SCRIPTS = 9
+"""Script calls of one round of housekeeping (worker/housekeeping.py)."""
 
 
 @dataclass

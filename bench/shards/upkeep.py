@@ -210,7 +210,8 @@ async def _tick(broker: Broker, _: int) -> None:
     housekeeper._reclaim_guard.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
     housekeeper._reclaim_guard.gap_s = float("inf")  # noqa: SLF001
     housekeeper._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured separately
-    await broker.promote()
+    await broker.return_delayed()
+    await broker.tend_watchers()
     await housekeeper.tick()
 
 

@@ -497,7 +497,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "lost-wake-up",
         "wake-ups that were lost with a worker are said again",
-        "promote.lua wakes nobody",
+        "tend_watchers.lua wakes nobody",
         "wake_up_lost",
         "not within 5 s: r has a result",
         (("if ready > 0 then\n", "if ready > 1e9 then\n"),),

@@ -66,7 +66,7 @@ TABLE = (
         (
             f"{HERE}::test_what_keeps_failing_is_tried_now_and_then_and_holds_up_nobody",
             "tests/scripts/test_retry_later.py::test_delayed_work_is_not_given_out_before_it_is_due",
-            "tests/scripts/test_retry_later.py::test_promoted_work_has_its_old_rank_and_somebody_is_woken",
+            "tests/scripts/test_retry_later.py::test_returned_work_has_its_old_rank_and_somebody_is_woken",
         ),
     ),
     Row(

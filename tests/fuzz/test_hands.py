@@ -116,8 +116,8 @@ class Meddled:
 
     async def keep_house(self) -> None:
         broker = self.queue.at(NOW + 10).broker
-        await broker.promote()
-        await broker.expire()
+        await broker.before_reclaiming()
+        await broker.after_staging()
         await broker.reclaim(0, 2)
         await broker.deregister(silent_ms=1)
         await broker.cancel(self.chance.choice([*self.accepted[-5:], b"m"]).decode(), before_ms=60_000)
@@ -131,7 +131,7 @@ class Meddled:
 
     async def drain(self) -> None:
         for _ in range(20 * STEPS):
-            await self.queue.at(NOW + 10).broker.promote()
+            await self.queue.at(NOW + 10).broker.return_delayed()
             claims = (await self.queue.pull(wanted=50)).claims
             await self.queue.broker.complete(
                 "w1", [Completion(claim.lease, Status.SUCCEEDED, {}, claim.reply) for claim in claims]
@@ -190,8 +190,8 @@ def test_a_stream_whose_ids_are_used_up_stops_nobody(url: str, stream: str) -> N
             await queue.add("low", "1000-1", id="late", deadline="1", reply="me")
             acts: list[Callable[[], Awaitable[object]]] = [
                 lambda: queue.broker.cancel("y", before_ms=60_000),
-                queue.broker.promote,
-                queue.broker.expire,
+                queue.broker.before_reclaiming,
+                queue.broker.after_staging,
                 queue.broker.audit,
             ]
             claims = (await queue.pull(wanted=5)).claims

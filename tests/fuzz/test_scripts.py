@@ -77,7 +77,7 @@ VERBS: dict[str, st.SearchStrategy[Call]] = {
         w=workers, item=st.builds(Retry, leases, whole, errors), most=whole,
     ),
     "cancel": calls(lambda name, why: lambda queue: queue.broker.cancel(name, why), name=words, why=words),
-    "promote": calls(lambda most: lambda queue: queue.broker.promote(most), most=whole),
+    "return_delayed": calls(lambda most: lambda queue: queue.broker.return_delayed(most), most=whole),
     "expire": calls(lambda seen, most: lambda queue: queue.broker.expire(seen, most),
         seen=st.builds(ExpiryScan, st.lists(whole.map(str), max_size=9)), most=whole),
     "reclaim": calls(

@@ -95,7 +95,7 @@ async def drained(scene: Scene, times: int = 30) -> dict[str, str]:
     queue = scene.queue.at(scene.now + LATER_MS)
     for _ in range(times):
         await queue.broker.reclaim(0, 9)
-        await queue.broker.promote()
+        await queue.broker.before_reclaiming()
         pulled = await queue.pull("w2", 64)
         await finish(queue, "w2", *(claim.lease for claim in pulled.claims))
         if (await queue.broker.audit()).outstanding == 0:

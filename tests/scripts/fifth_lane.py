@@ -49,7 +49,7 @@ async def ended_by_a_worker(queue: Queue, last: Lane, leases: list[Lease]) -> No
     assert (await queue.broker.reclaim(0, 9)).ready == 1
     await queue.retry("w1", await queue.claim(), 10)
     later = queue.at((queue.limits.now_ms or NOW) + 20)
-    assert (await later.broker.promote())[0] == 1
+    assert (await later.broker.return_delayed())[0] == 1
     again = await later.claim()
     assert (again.lane, again.attempt) == (last, 3)
     await later.complete("w1", again)

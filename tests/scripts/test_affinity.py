@@ -166,7 +166,7 @@ async def test_who_asks_for_nothing_loses_what_waits(queue: Queue) -> None:
     await take(queue, "w2")
     later = queue.at(NOW + D + 1)
     await pull(later, "w2", 0)
-    await later.broker.promote()
+    await later.broker.tidy_homes()
     assert await take(later, "w2") == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3"]
     await later.add("high", f"{NOW + D}-1", session="first")
     assert await take(later, "w1") == []  # it comes back, and its session has gone
@@ -191,7 +191,7 @@ async def _waits_of_a_slow_home(queue: Queue, asks_every: int, more: int) -> dic
     for ms in range(1, 4_001, 100):
         now = queue.at(NOW + ms)
         if ms % 1_000 == 901:  # the housekeeping, once a second, at the worst moment
-            await now.broker.promote()
+            await now.broker.tidy_homes()
         asking = ["w2"] + ["w1"] * (asks_every > 0 and ms % asks_every == 1 and ms > 1)
         for worker in asking:
             taken = await take(now, worker, 1)
@@ -336,7 +336,7 @@ async def test_the_housekeeping_finds_what_was_left_over(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-1", session="first")
     await pull(queue, "w2", 0)
     await queue.command("ZPOPMIN", queue.keys.ready("high"), 1)
-    await queue.broker.promote()
+    await queue.broker.tidy_homes()
     assert "homes" not in await queue.dump()
 
 
@@ -353,7 +353,7 @@ async def test_nothing_is_left_of_sessions_that_nobody_uses(queue: Queue) -> Non
     await meet(queue, "w1", "w2")
     later = queue.at(NOW + 3_600_001)
     for _ in range(5):
-        await later.broker.promote()
+        await later.broker.tidy_homes()
     dump = await later.dump()
     assert {"homes", "sessions", "loads"}.isdisjoint(dump)
     await later.add("high", f"{NOW}-1")
@@ -367,7 +367,7 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
         await queue.command("SET", key, "mine")
         await queue.add("high", f"{NOW}-{number}", session="first")
         assert await take(queue, "w1") == [f"{NOW}-{number}"]
-        await queue.broker.promote()
+        await queue.broker.tidy_homes()
         assert await queue.command("GET", key) == b"mine"
         await queue.command("DEL", key)
 
@@ -377,7 +377,7 @@ async def test_what_hands_add_to_the_homes_is_taken_out(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-1", session="first")
     await take(queue, "w1")
     await queue.command("ZADD", queue.keys.loads, 0, "x")
-    await queue.broker.promote()
+    await queue.broker.tidy_homes()
     assert await queue.command("ZSCORE", queue.keys.loads, "x") is None
     await queue.add("high", f"{NOW}-2", session="first")
     assert await take(queue, "w1") == [f"{NOW}-2"]

@@ -35,7 +35,7 @@ class Fleet:
 
     async def keep_house(self) -> None:
         await self.here.pull("w1", 0, stage_entries=10_000)
-        await self.here.broker.expire()
+        await self.here.broker.measure_pace()
 
     async def work(self, seconds: int, rate: int, coming: dict[str, int] | None = None) -> None:
         await self.keep_house()

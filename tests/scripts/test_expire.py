@@ -259,5 +259,5 @@ async def test_what_was_staged_before_the_clock_was_set_back_counts_from_then(qu
     await queue.add("high", f"{ahead}-0", ttl=500)
     await queue.add("high", f"{ahead}-1")
     await queue.at(ahead).pull("w1", 0)
-    await queue.broker.expire()
+    await queue.broker.rank_anew()
     assert (await queue.dump())["ready:high"] == [(f"{ahead}-0", NOW + 500), (f"{ahead}-1", NOW + PATIENCE)]

@@ -101,7 +101,7 @@ async def test_a_watch_that_was_handed_over_before_a_pull_is_a_wake_up(queue: Qu
 
 async def test_a_watch_that_was_handed_over_to_a_dead_worker_ends(queue: Queue) -> None:
     small = await handed_over(queue)
-    await small.at(NOW + 1_501).broker.promote()
+    await small.at(NOW + 1_501).broker.tend_watchers()
     assert [name for name, _ in (await queue.dump())["watch"]] == ["w1"]
     assert await woken(queue, "w1", "bench") == ["bench"]
 
@@ -198,11 +198,11 @@ async def test_what_ended_while_its_worker_watches_is_not_held(queue: Queue) -> 
 
 async def test_the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone(queue: Queue) -> None:
     await waiting(queue, w1=4, w2=4)
-    await queue.broker.promote()
+    await queue.broker.tend_watchers()
     assert await woken(queue, "w1", "w2") == []
     assert len((await queue.dump())["watch"]) == 4
     late = queue.at(NOW + 7_001)
-    await late.broker.promote()
+    await late.broker.tend_watchers()
     assert [name for name, _ in (await queue.dump())["watch"]] == ["w1", "w2"]
     assert await woken(queue, "w1", "w2") == ["bench"]  # somebody is to watch
 

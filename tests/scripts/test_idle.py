@@ -110,8 +110,8 @@ class Fleet:
             if self.now >= self.housekeeping_at:
                 self.housekeeping_at = self.now + SECOND_MS
                 await self.pull(self.busy)  # a worker that is alive asks now and then
-                await self.queue.broker.promote()
-                await self.queue.broker.expire()
+                await self.queue.broker.before_reclaiming()
+                await self.queue.broker.after_staging()
 
     async def _go_on(self) -> bool:
         moved = False
@@ -175,7 +175,7 @@ async def limited(
     for lane in lanes:
         for number in range(3):
             await fleet.add(lane, id=f"{lane} {number}", tenant=tenants[number % len(tenants)], **more)
-    await fleet.queue.broker.expire()  # the housekeeping sees the limit
+    await fleet.queue.broker.tidy_tenants()  # the housekeeping sees the limit
     return leases[0]
 
 

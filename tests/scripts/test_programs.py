@@ -141,9 +141,9 @@ async def test_a_turn_that_comes_back_keeps_its_place(queue: Queue) -> None:
 async def test_what_nobody_uses_is_forgotten_and_then_nothing_is_asked(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
-    await queue.at(NOW + 3_500_000).broker.promote()
+    await queue.at(NOW + 3_500_000).broker.tidy_homes()
     assert [name for name in (await queue.dump())["sessions"] if name[0] == "f"]
-    await queue.at(NOW + 3_600_001).broker.promote()
+    await queue.at(NOW + 3_600_001).broker.tidy_homes()
     assert {"sessions", "sched"}.isdisjoint(await queue.dump())
 
 

@@ -316,7 +316,9 @@ async def test_a_key_of_another_type_is_noticed_before_anything_is_written(queue
         lambda: broker.release("w1", [scene.lease]),
         lambda: broker.retry_later("w1", again, 3),
         lambda: broker.reclaim(0, 3),
-        broker.promote,
+        broker.return_delayed,
+        broker.tend_watchers,
+        broker.rank_anew,
         broker.expire,
         lambda: broker.deregister(silent_ms=0),
     ):
@@ -336,7 +338,7 @@ async def test_numbers_too_large_for_a_stream_id_are_found_and_removed(queue: Qu
 
 async def test_a_delayed_number_too_large_for_a_stream_id_does_not_stop_the_promotion(queue: Queue) -> None:
     await queue.command("ZADD", queue.keys.delayed, 0, "1|99999999999999999999999-0")
-    assert await queue.broker.promote() == (0, None)
+    assert await queue.broker.return_delayed() == (0, None)
     assert "delayed" not in await queue.dump()
 
 

@@ -1,4 +1,4 @@
-"""retry_later.lua and promote.lua: later, but never past the deadline nor for ever."""
+"""retry_later.lua, return_delayed.lua and tend_watchers.lua: later, but never past the deadline nor for ever."""
 
 from __future__ import annotations
 
@@ -134,17 +134,17 @@ async def test_several_retries_in_one_call_stand_each_for_itself(queue: Queue) -
 async def test_delayed_work_is_not_given_out_before_it_is_due(queue: Queue) -> None:
     await queue.retry("w1", await queue.running(), 100)
     assert (await queue.at(NOW + 99).pull()).claims == []
-    assert await queue.at(NOW + 99).broker.promote() == (0, 1)
-    assert await queue.at(NOW + 100).broker.promote() == (1, None)
+    assert await queue.at(NOW + 99).broker.return_delayed() == (0, 1)
+    assert await queue.at(NOW + 100).broker.return_delayed() == (1, None)
     assert ids((await queue.at(NOW + 100).pull()).claims) == ["1000-0"]
 
 
-async def test_promoted_work_has_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
+async def test_returned_work_has_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 500), 100)
     await queue.retry("w1", await queue.running("low", "1000-0"), 200)
     await queue.command("DEL", queue.keys.bench)
     before = await queue.dump()
-    assert await queue.at(NOW + 150).broker.promote() == (1, 50)
+    assert await queue.at(NOW + 150).broker.before_reclaiming() == (1, 50)
     assert await queue.dump() == changed(
         before,
         {
@@ -157,18 +157,18 @@ async def test_promoted_work_has_its_old_rank_and_somebody_is_woken(queue: Queue
     )
 
 
-async def test_promoting_is_bounded(queue: Queue) -> None:
+async def test_returning_is_bounded(queue: Queue) -> None:
     for number in range(5):
         await queue.retry("w1", await queue.running("high", f"1000-{number}"), 10 + number)
     later = queue.at(NOW + 1000)
-    assert await later.broker.promote(limit=2) == (2, 0)
-    assert await later.broker.promote(limit=9) == (3, None)
+    assert await later.broker.return_delayed(limit=2) == (2, 0)
+    assert await later.broker.return_delayed(limit=9) == (3, None)
 
 
 async def test_a_delayed_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
     await queue.retry("w1", await queue.running(), 10)
     await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    assert await queue.at(NOW + 10).broker.promote() == (0, None)
+    assert await queue.at(NOW + 10).broker.return_delayed() == (0, None)
     after = await queue.dump()
     assert after["counts"] == {"staged": "1", "vanished": "1"}
     assert not {"delayed", "tries", "lane:high", "ready:high"} & set(after)
@@ -180,7 +180,7 @@ async def test_a_cancelled_delayed_request_ends_when_it_is_due(queue: Queue) -> 
     await queue.broker.cancel("r1")
     await queue.command("DEL", queue.keys.dead)
     later = queue.at(NOW + 10)
-    await later.broker.promote()
+    await later.broker.return_delayed()
     assert (await later.pull()).dropped == 1
     after = await queue.dump()
     assert after["counts"] == {"staged": "1", "cancelled": "1"}
@@ -192,9 +192,9 @@ async def test_a_tick_mends_a_watcher_that_died(queue: Queue) -> None:
     await small.pull("w1")
     await small.pull("w2")
     await queue.command("DEL", queue.keys.bench)
-    await small.broker.promote()
+    await small.broker.tend_watchers()
     assert await queue.dump() == {"watch": [("w1", NOW + 7000)]}
-    await small.at(NOW + 7001).broker.promote()
+    await small.at(NOW + 7001).broker.tend_watchers()
     assert await queue.dump() == {"bench": ["1"]}
 
 
@@ -205,36 +205,36 @@ async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
     await queue.pull("w3", 0)
     await queue.command("DEL", queue.keys.bench, queue.keys.wake)
     await queue.broker.ensure_groups()
-    await queue.broker.promote()
+    await queue.broker.tend_watchers()
     after = await queue.dump()
     assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
 
 
-async def test_a_full_redis_still_delays_and_promotes(queue: Queue) -> None:
+async def test_a_full_redis_still_delays_and_returns(queue: Queue) -> None:
     lease = await queue.running()
     async with queue.full_memory():
         assert await queue.retry("w1", lease, 10) == RetryCode.DELAYED
-        assert await queue.at(NOW + 10).broker.promote() == (1, None)
+        assert await queue.at(NOW + 10).broker.return_delayed() == (1, None)
         lease = (await queue.pull()).claims[0].lease
         assert await queue.retry("w1", lease, 10, most=2) == RetryCode.DEAD
     assert json.loads((await queue.dump())["dead"][0]["_error"]) == json.loads(ERROR)
 
 
-async def test_promoting_is_bounded_in_bytes(queue: Queue) -> None:
+async def test_returning_is_bounded_in_bytes(queue: Queue) -> None:
     large = queue.with_limits(max_entry_bytes=900_000)
     for number in range(3):
         await large.retry("w1", await large.running("high", f"1000-{number}", body="b" * 150_000), 10)
     later = large.at(NOW + 10)
-    assert await later.broker.promote() == (2, 0)
-    assert await later.broker.promote() == (1, None)
+    assert await later.broker.return_delayed() == (2, 0)
+    assert await later.broker.return_delayed() == (1, None)
 
 
 async def test_due_times_of_a_clock_that_was_set_back_are_cut_to_the_longest_delay(queue: Queue) -> None:
     await queue.at(NOW + 3_600_000).retry("w1", await queue.running("high", "1000-0"), 500)
     await queue.retry("w1", await queue.running("high", "1000-1"), 20_000)
-    assert await queue.broker.promote(most_delay_ms=30_000) == (0, 20_000)
-    assert await queue.at(NOW + 29_999).broker.promote(most_delay_ms=30_000) == (1, 1)
-    assert await queue.at(NOW + 30_000).broker.promote(most_delay_ms=30_000) == (1, None)
+    assert await queue.broker.return_delayed(most_delay_ms=30_000) == (0, 20_000)
+    assert await queue.at(NOW + 29_999).broker.return_delayed(most_delay_ms=30_000) == (1, 1)
+    assert await queue.at(NOW + 30_000).broker.return_delayed(most_delay_ms=30_000) == (1, None)
 
 
 async def test_an_id_that_is_ahead_of_a_clock_that_was_set_back_does_not_count(queue: Queue) -> None:
@@ -246,13 +246,13 @@ async def test_an_id_that_is_ahead_of_a_clock_that_was_set_back_does_not_count(q
 async def test_watches_of_a_clock_that_was_set_back_end(queue: Queue) -> None:
     await queue.at(NOW + 3_600_000).pull("dead")
     await queue.pull("w1")
-    await queue.broker.promote()
+    await queue.broker.tend_watchers()
     assert (await queue.dump())["watch"] == [("w1", NOW + 7_000)]
 
 
 async def test_one_that_is_due_after_its_deadline_ends_as_it_comes_back(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", id="r1", deadline=NOW + 50), 40)
-    assert await queue.at(NOW + 60).broker.promote() == (0, None)
+    assert await queue.at(NOW + 60).broker.return_delayed() == (0, None)
     after = await queue.dump()
     assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("expired", "1")
     assert not {"tries", "delayed", "lane:high", "ready:high"} & set(after)

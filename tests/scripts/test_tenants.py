@@ -330,7 +330,7 @@ async def test_what_was_taken_out_of_the_index_takes_turns_again(queue: Queue) -
     await flood(queue, "a", 5)
     await queue.pull(wanted=1)
     await queue.command("ZREMRANGEBYRANK", queue.keys.waiting, 1, 2)
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     assert len((await queue.pull(wanted=4)).claims) == 4
 
 
@@ -340,7 +340,7 @@ async def test_nothing_is_left_of_an_index_whose_ready_set_was_deleted(queue: Qu
     await flood(queue, "a", 3, first=2000)
     await queue.pull(wanted=0)
     await queue.command("DEL", queue.keys.ready("high"))
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     dump = await queue.dump()
     assert "walk|2" not in dump["served"]
     assert "waiting" not in dump
@@ -352,7 +352,7 @@ async def test_the_housekeeping_ends_charges_of_runs_that_are_over(queue: Queue)
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.command("XACK", queue.keys.lane("high"), "workers", lease.stream_id)
     await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     dump = await queue.dump()
     assert record(dump, "a") == {"lost": 109}
     assert not [field for field in dump["served"] if field.startswith("c|")]
@@ -362,13 +362,13 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await end(queue, lease, 4, 10)
     await queue.command("ZADD", queue.keys.turns("high"), -5001, "charged-more")
-    await queue.broker.expire()
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
+    await queue.broker.tidy_tenants()
     assert not await turns(queue)
     assert "l|a" in (await queue.dump())["served"], "lengths are kept for a time"
     later = queue.at(NOW + HOUR_MS + 1)
     for _ in range(4):
-        await later.broker.expire()
+        await later.broker.tidy_tenants()
     dump = await queue.dump()
     assert "served" not in dump
     assert not await queue.command("HEXISTS", queue.keys.sched, "tenants")
@@ -384,7 +384,7 @@ async def test_a_tenant_is_kept_while_a_charge_of_its_requests_is(queue: Queue) 
     await queue.broker.release("w1", [nobodys], generated={nobodys: 7})
     later = queue.at(NOW + HOUR_MS + 1)
     for _ in range(4):
-        await later.broker.expire()
+        await later.broker.tidy_tenants()
     await end(later, await later.claim(), 4, 10)
     assert not (await later.broker.audit()).problems()
 
@@ -396,10 +396,10 @@ async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue
     assert first.stream_id == "1000-0"
     await queue.pull(wanted=3)
     await end(queue, first, 4, 50)
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     assert "a" in await turns(queue), "it would come back with its credit once more"
     await queue.pull(wanted=20)
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     assert "a" not in await turns(queue)
 
 
@@ -408,7 +408,7 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
         await queue.command("SET", key, "by hand")
         lease = await queue.running("high", f"{1000 + number}-0", tenant="a", deadline=FAR)
         assert await queue.complete("w1", lease) == [1]
-        await queue.broker.expire()
+        await queue.broker.tidy_tenants()
         await queue.command("DEL", key)
 
 
@@ -424,7 +424,7 @@ async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> Non
     await flood(queue, "a", 3)
     assert len((await queue.pull(wanted=3)).claims) == 1
     await queue.broker.set_tenant("a", TenantRule(2))
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     assert len((await queue.pull(wanted=3)).claims) == 2
 
 
@@ -432,7 +432,7 @@ async def test_a_limit_that_is_set_while_requests_run_counts_within_seconds(queu
     await flood(queue, "a", 5)
     await queue.pull(wanted=1)
     await queue.broker.set_tenant("a", TenantRule(1, 2))
-    await queue.broker.expire()
+    await queue.broker.tidy_tenants()
     assert len((await queue.pull(wanted=3)).claims) == 1
 
 

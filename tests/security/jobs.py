@@ -101,7 +101,7 @@ async def in_turns(fleet: Broker, client: Client) -> None:
             await client.enqueue(BODY, lane=lane, ttl_ms=50_000, tenant="big")
         handle = await client.enqueue(BODY, lane=lane, ttl_ms=60_000, tenant="small")
         await fleet.pull("w1", 0)
-        await fleet.expire()
+        await fleet.after_staging()
         assert (await handle.status()).place == 0
         for _ in range(3):
             await fleet.complete("w1", [succeeded(await claim(fleet), client.mailbox.name)])
@@ -234,12 +234,12 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     await add(admin, lane, f"{NOW}-11", id=f"{lane}-late", deadline=str(NOW + 5), reply="somebody")
     await me.pull("w1", 0)
     me.limits, later = me.limits, type(me)(me.connection, me.keys, _at(me, NOW + 10))
-    assert (await later.expire())[0] == 1
+    assert (await later.after_staging())[0] == 1
     pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
     assert pace["read"][lane.number - 1], "arrivals are counted"
     await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
     lease = await claim(me, lane)
-    await later.expire()
+    await later.measure_pace()
     pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
     assert pace["senders"][lane]["who"], "it is seen who sends them"
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")
@@ -254,10 +254,10 @@ async def shares(admin: Broker, me: Broker) -> None:
     found = (await me.pull("w1", 2)).claims
     assert len(found) == 2
     await me.complete("w1", [succeeded(row.lease) for row in found])
-    await me.expire()
+    await me.after_staging()
     await me.cancel(f"high:{NOW}-16")
     await me.complete("w1", [succeeded(row.lease) for row in (await me.pull("w1", 2)).claims])
-    await me.expire()
+    await me.tidy_tenants()
     assert await admin.connection.command("HEXISTS", me.keys.served, "t|b"), "without its rights, lanes go by deadline"
     assert not await admin.connection.command("EXISTS", me.keys.turns(Lane.HIGH))
 
@@ -289,7 +289,7 @@ async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) ->
     await me.complete("w1", [succeeded(first.lease), succeeded(second.lease)])
     async with guarded.broker(url, now_ms=NOW + 3_700_000) as then:
         for _ in range(5):
-            await then.promote()
+            await then.tidy_homes()
     assert not await admin.connection.command("EXISTS", me.keys.homes, me.keys.sessions, me.keys.loads)
 
 
@@ -302,7 +302,7 @@ async def later(admin: Broker, me: Broker, guarded: Guarded, url: str) -> None:
     await add(admin, Lane.NORMAL, f"{NOW}-20", id="again", reply="somebody")
     assert await me.retry_later("w1", [Retry(await claim(me), 1_000, ERROR)], 2) == [1]
     async with guarded.broker(url, now_ms=NOW + 2_000) as then:
-        assert (await then.promote())[0] == 1
+        assert (await then.before_reclaiming())[0] == 1
         assert await then.retry_later("w1", [Retry(await claim(then), 0, ERROR)], 2) == [2]
     await add(admin, Lane.NORMAL, f"{NOW}-21", id="wrong")
     lease = await claim(me)

@@ -51,7 +51,7 @@ class Ledger(Broker):
         self.gone = self.old_dead_letters = self.asks = 0
         self.turn = Turn(True, 0, 1, 0)
         self.asked_at: list[float] = []
-        self.promoting_s = 0.0
+        self.returning_s = 0.0
         self.redis_ahead_s = 0.0
         self.latest_ms: int | None = None
         self.delayed_ms: int | None = None
@@ -87,16 +87,21 @@ class Ledger(Broker):
     async def drop_cancel_request(self, stream_id: str) -> None:
         self.asks -= 1
 
-    async def promote(self, limit: int = 1000, most_delay_ms: int | None = None) -> tuple[int, int | None]:
+    async def return_delayed(self, limit: int = 1000, most_delay_ms: int | None = None) -> tuple[int, int | None]:
         self.delayed_ms = most_delay_ms
-        self._clock.now = max(self._clock.now, self.scripts_back_at) + self.promoting_s
-        self.promoting_s = 0.0
+        self._clock.now = max(self._clock.now, self.scripts_back_at) + self.returning_s
+        self.returning_s = 0.0
         return 0, None
 
     async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         self.expired_from.append(seen.places if seen else ())
         self.late -= min(self.late, most)
         return 0, ExpiryScan([str(int(self._clock.now))], self.late > 0)
+
+    async def nothing(self) -> None:
+        """Do what is left out here."""
+
+    tend_watchers = tidy_homes = rank_anew = tidy_tenants = measure_pace = nothing
 
     async def deregister(
         self,
@@ -312,7 +317,7 @@ async def test_an_outage_in_the_middle_of_a_turn_is_noticed_before_anything_is_t
     clock, ledger, housekeeper = housekeeping()
     await rounds(clock, ledger, 3, housekeeper)
     ledger.turn = Turn(True, 600_000, 1, 0)  # as it was when the turn was given, just before
-    ledger.promoting_s, ledger.reclaimed_at = 8.0, []
+    ledger.returning_s, ledger.reclaimed_at = 8.0, []
     back_at = clock.now + 8.0
     await rounds(clock, ledger, 8.5, housekeeper)
     assert clock.now >= back_at

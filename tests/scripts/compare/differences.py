@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from streamfleet.common.connection import Connection
+
 Dump = Mapping[str, Mapping[str, Any]]
 """By key, without the queue's prefix: its type, TTL and value."""
 
@@ -31,6 +33,10 @@ class Key(NamedTuple):
     pattern: str
     change: Callable[[str, Any], Mapping[str, Any]]
     reason: str
+
+
+RENAMED = {"before_reclaiming": "promote", "after_staging": "expire"}
+"""Verbs of today's brokers, and what the kept ones call the same."""
 
 
 @dataclass(frozen=True)
@@ -58,4 +64,25 @@ class Allowed:
         return found
 
 
+async def wake_the_same(today: Connection, kept: Connection) -> None:
+    """A home is woken as a delayed request comes back. `promote` did not if it tidied it away in the same call."""
+    both = (today, kept)
+    for name in {
+        name for side in both for pattern in ("*}:wake", "*}:home:*") for name in await side.command("KEYS", pattern)
+    }:
+        value, other = [await side.command("DUMP", name) for side in both]
+        if value is None:
+            await kept.command("DEL", name)
+        elif value != other:
+            await kept.command("RESTORE", name, max(0, await today.command("PTTL", name)), value, "REPLACE")
+
+
+async def pace_the_same(today: Connection, kept: Connection) -> None:
+    """The pace is measured with the limits of tenants that count since the call before. They counted a second later."""
+    if pace := await today.command("HGET", "{q}:sched", "pace"):
+        await kept.command("HSET", "{q}:sched", "pace", pace)
+
+
+MADE_SAME = {"before_reclaiming": wake_the_same, "after_staging": pace_the_same}
+"""What is made the same on the kept side behind a verb, because it may differ."""
 ALLOWED = Allowed()

@@ -176,8 +176,8 @@ class EveryVerb:
         await self.broker.agree()
         turn = await self.broker.acquire_housekeeping_lock(worker, 900, 5_000)
         await self.broker.reclaim(LEASE_MS, MOST, latest_ms=pick([None, turn.now_ms + 1_000]))
-        await self.broker.promote(most_delay_ms=30_000)
-        _, self.scan = await self.broker.expire(pick([None, self.scan]), pick([3, 1_000]))
+        await self.broker.before_reclaiming(most_delay_ms=30_000)
+        _, self.scan = await self.broker.after_staging(pick([None, self.scan]), pick([3, 1_000]))
         await self.broker.retain()
         await self.broker.deregister(pick(["", "", worker]), 60_000, pause_ms=pick([0, 5_000]))
 

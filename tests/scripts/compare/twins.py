@@ -21,7 +21,7 @@ from streamfleet.cli.demo.server import find_servers
 from streamfleet.common.connection import Connection
 from streamfleet.common.limits import QueueLimits
 from tests.scripts import keyspace
-from tests.scripts.compare.differences import ALLOWED, Allowed
+from tests.scripts.compare.differences import ALLOWED, MADE_SAME, RENAMED, Allowed
 from tests.scripts.compare.kept import REPOSITORY, environment
 from tests.scripts.compare.side import plain
 from tests.scripts.harness import Queue
@@ -113,6 +113,12 @@ class Twins:
         before, after = (self.allowed.reply(verb, each) for each in (theirs, mine))
         if before != after:
             raise Different(f"{self._calls[-1]} replies otherwise{difference(before, after)}")
+        if verb in MADE_SAME:
+            kept = self.connections[1]
+            _, most = await kept.command("CONFIG", "GET", "maxmemory")
+            await kept.command("CONFIG", "SET", "maxmemory", 0)
+            await MADE_SAME[verb](*self.connections)
+            await kept.command("CONFIG", "SET", "maxmemory", most)
         self.at(self.now + 1)
         if raised is not None:
             raise raised
@@ -133,7 +139,7 @@ class Twins:
         assert self._side.stdin
         name, limits = (queue.keys.queue, plain(queue.limits)) if queue else ("", None)
         fields = {name: plain(value) for name, value in named.items()}
-        pickle.dump((name, limits, verb, plain(list(args)), fields), self._side.stdin)
+        pickle.dump((name, limits, RENAMED.get(verb, verb), plain(list(args)), fields), self._side.stdin)
         self._side.stdin.flush()
 
 

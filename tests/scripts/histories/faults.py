@@ -15,7 +15,7 @@ HOUR_MS, MOST_DELAY_MS = 3_600_000, 30_000
 
 
 class Faults(FleetState):
-    """Silence and crashes; reclaim, promote, expire; the clock."""
+    """Silence and crashes; reclaim, what is done before it and after staging; the clock."""
 
     async def _silence(self, step: Step) -> None:
         """A worker, or a watcher between its read and its pull, renews nothing for a long time, and may go on later."""
@@ -96,8 +96,8 @@ class Faults(FleetState):
         due = [name for name, place in self.model.places.items() if place[0] == "delayed" and place[1] <= self.now]
         for name in due:
             self._back(name)
-        promoted, _ = await self.queue.broker.promote(most_delay_ms=MOST_DELAY_MS)
-        assert promoted == len([name for name in due if name in self.model.places])
+        returned, _ = await self.queue.broker.before_reclaiming(most_delay_ms=MOST_DELAY_MS)
+        assert returned == len([name for name in due if name in self.model.places])
         for name, place in self.model.places.items():
             if place[0] == "delayed":  # due later where the clock was set back
                 self.model.places[name] = ("delayed", min(place[1], self.now + MOST_DELAY_MS))
@@ -120,7 +120,7 @@ class Faults(FleetState):
         late = [entry for entry in ready if self.model.is_late(entry) and entry.name not in self.model.ghosts]
         for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), self.model.order(entry.name))):
             self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
-        assert (await self.queue.broker.expire())[0] == len(late)
+        assert (await self.queue.broker.after_staging())[0] == len(late)
         self.model.upkeep()
 
     async def _limit(self, step: Step) -> None:

@@ -115,8 +115,8 @@ class LabelledFleet(LabelledState):
         self.now += HOUR_MS + TICK_MS
         self.queue = self.queue.at(self.now)
         for _ in range(FORGET_ROUNDS):
-            await self.queue.broker.promote(most_delay_ms=30_000)
-            await self.queue.broker.expire()
+            await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
+            await self.queue.broker.after_staging()
         fields = await self.queue.command("HMGET", self.queue.keys.sched, "tenants", "sessions", "interrupted")
         left = [name for name in await self.queue.dump() if name.startswith(LEFT)]
         left += [field for field in fields if field]

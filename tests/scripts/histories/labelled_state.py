@@ -213,7 +213,7 @@ class LabelledState:
             if self.now >= self.tick_at:
                 self.tick_at = self.calm_from = self.now + TICK_MS
             return
-        await self.queue.broker.promote(most_delay_ms=30_000)
+        await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
         for request in due:
             request.place, request.since = READY, self.now
             if request.late(self.now):
@@ -225,7 +225,7 @@ class LabelledState:
         await self.queue.pull(self.workers[0].name, 0, stage_entries=1_000)
         for tenant in self.books.tenants.values():
             del tenant.weights[:-1], tenant.limits[:-1]
-        await self.queue.broker.expire()
+        await self.queue.broker.after_staging()
 
     async def _reclaim(self) -> None:
         gone = {name for name, since in self.dead.items() if self.now - since >= LEASE_MS}

@@ -35,7 +35,7 @@ _OWN_TESTS = tuple(
         ),
         "affinity: who takes it is its home": "an_idle_worker_takes_what_has_waited_long",
         "affinity: without sessions nothing is asked": "nothing_is_left_of_sessions_that_nobody_uses",
-        "promote: homes are looked after": "who_asks_for_nothing_loses_what_waits",
+        "tidy_homes: homes are looked after": "who_asks_for_nothing_loses_what_waits",
         "deregister: who is gone is no home": "what_waits_for_who_leaves_goes_to_anybody",
     }.items()
 )

@@ -39,7 +39,7 @@ SEEDS = {
     "affinity: what was left over is not taken": 2,
     "affinity: who is behind with the first is behind with the next": 2,
     "affinity: without sessions nothing is asked": 2,
-    "promote: homes are looked after": 2,
+    "tidy_homes: homes are looked after": 2,
     "affinity: workers come to rest where no tenant may run more": 21,
     "pop: an entry that waits for another worker is taken if there is no other": 33,
     "pop: an entry waits for another worker for a bounded time": 58,

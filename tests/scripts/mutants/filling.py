@@ -69,13 +69,13 @@ MUTANTS = (
         caught_by="filling.a_wake_up_where_a_workers_list_is_of_another_type_is_for_anybody",
     ),
     Mutant(
-        "promote: idle waiters stay known",
+        "tend_watchers: idle waiters stay known",
         "call('ZREMRANGEBYSCORE', WATCH, 0, now)",
         "call('ZREMRANGEBYSCORE', WATCH, '-inf', now)",
         caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",
     ),
     Mutant(
-        "promote: idle waiters are no watchers",
+        "tend_watchers: idle waiters are no watchers",
         "if call('ZCOUNT', WATCH, now, '+inf') < cfg.watchers",
         "if call('ZCARD', WATCH) < cfg.watchers",
         caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",

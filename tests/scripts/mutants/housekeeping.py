@@ -67,26 +67,26 @@ MUTANTS = (
         "reclaim.a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping",
     ),
     Mutant(
-        "promote: only what is due",
+        "return_delayed: only what is due",
         "call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT'",
         "call('ZRANGEBYSCORE', DELAYED, '-inf', '+inf', 'LIMIT'",
         HISTORY,
         1,
     ),
-    Mutant("promote: no longer delayed", seed=1),
+    Mutant("return_delayed: no longer delayed", seed=1),
     Mutant(
-        "promote: deleted entries are counted as vanished",
+        "return_delayed: deleted entries are counted as vanished",
         "    remove_entry(lane, id)\n    count('vanished')\n  end\n  call('ZREM'",
         "  end\n  call('ZREM'",
         HISTORY,
         10,
     ),
-    Mutant("promote: work is said again", seed=11),
+    Mutant("tend_watchers: work is said again", seed=11),
     Mutant(
-        "promote: dead watchers are struck off",
+        "tend_watchers: dead watchers are struck off",
         caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",
     ),
-    Mutant("promote: dead watchers are replaced", seed=5),
+    Mutant("tend_watchers: dead watchers are replaced", seed=5),
     Mutant("reclaim: bytes are bounded", caught_by="reclaim.taking_back_is_bounded_in_bytes"),
     Mutant(
         "reclaim: not a lease that a clock set back for a moment made old",
@@ -101,14 +101,14 @@ MUTANTS = (
         "reclaim.a_look_that_was_cut_short_is_no_measure",
     ),
     Mutant(
-        "promote: bytes are bounded",
+        "return_delayed: bytes are bounded",
         "then break end   -- bodies are copied: the next call continues\n  local lane, id",
         "then end\n  local lane, id",
-        "retry_later.promoting_is_bounded_in_bytes",
+        "retry_later.returning_is_bounded_in_bytes",
     ),
-    Mutant("promote: due times of a clock that was set back are cut", seed=2),
+    Mutant("return_delayed: due times of a clock that was set back are cut", seed=2),
     Mutant(
-        "promote: watches of a clock that was set back end",
+        "tend_watchers: watches of a clock that was set back end",
         caught_by="retry_later.watches_of_a_clock_that_was_set_back_end",
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
         caught_by="expire.such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry",
     ),
     Mutant(
-        "expire: what was staged ahead of a clock that was set back is ranked anew",
+        "rank_anew: what was staged ahead of a clock that was set back is ranked anew",
         caught_by="expire.what_was_staged_before_the_clock_was_set_back_counts_from_then",
     ),
     Mutant(
@@ -283,5 +283,5 @@ MUTANTS = (
         HISTORY,
         2,
     ),
-    Mutant("promote: a stand-by is told too, where the only listener died", caught_by=LABELLED, seed=78),
+    Mutant("tend_watchers: a stand-by is told too, where the only listener died", caught_by=LABELLED, seed=78),
 )

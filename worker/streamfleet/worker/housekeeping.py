@@ -56,7 +56,7 @@ MILLISECONDS = re.compile(r"[1-9][0-9]{0,15}")
 
 
 class Housekeeper:
-    """Reclaims, promotes, stages arrivals, cancels and ends due requests, and forgets dead workers.
+    """Reclaims, returns delayed requests, stages arrivals, cancels and ends due requests, and forgets dead workers.
 
     Args:
         broker: the queue.
@@ -101,7 +101,7 @@ class Housekeeper:
             try:
                 mine = await self._acquire_lock()
                 if mine or self._clock.monotonic() < self._turn_ends_at:
-                    pause_s = await self._promote()
+                    pause_s = await self._return_delayed()
                 else:
                     pause_s = asking_pause_s(self._workers, self._random())
                 if mine:
@@ -136,11 +136,15 @@ class Housekeeper:
 
     async def tick(self) -> None:
         """Run one round of housekeeping."""
+        await self._broker.tidy_homes()
         lease_ms = self._lease_ms()
         if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
             await self._reclaim(lease_ms)
         await self._stage()
+        await self._broker.rank_anew()
         await self._expire()
+        await self._broker.tidy_tenants()
+        await self._broker.measure_pace()
         # By time, not by turns: in a large fleet many minutes may pass between two turns of a worker.
         if self._clock.monotonic() >= self._forget_at:
             self._forget_at = self._clock.monotonic() + FORGET_EVERY_S
@@ -180,17 +184,18 @@ class Housekeeper:
             if await self._broker.retain(FORGET_AT_ONCE) == 0:
                 break
 
-    async def _promote(self) -> float:
-        """Return due retries to their lanes; returns the seconds until more are due."""
-        _, next_ms = await self._broker.promote(most_delay_ms=self._retry_max_ms)
+    async def _return_delayed(self) -> float:
+        """Return due retries to their lanes, and wake somebody; returns the seconds until more are due."""
+        _, next_ms = await self._broker.return_delayed(most_delay_ms=self._retry_max_ms)
+        await self._broker.tend_watchers()
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 
     async def _stage(self) -> None:
         """Stage arrivals even while every engine is full: an urgent one must not wait behind a backlog."""
         for _ in range(STAGE_ROUNDS):
-            pulled = await self._broker.pull(self._worker, 0, stage_entries=STAGE_ENTRIES)
-            _count_expired(pulled.dropped)  # a pull with no room ends only arrivals that expired before staging
+            pulled = await self._broker.stage(self._worker, STAGE_ENTRIES)
+            _count_expired(pulled.dropped)  # arrivals that had expired before
             if pulled.staged == 0:
                 return
             await asyncio.sleep(0)

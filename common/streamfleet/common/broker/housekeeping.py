@@ -43,7 +43,7 @@ class ExpiryScan(NamedTuple):
 
 
 class HousekeepingBroker(BrokerBase):
-    """Take back, promote, expire and delete entries; register and forget workers."""
+    """Take back, return, expire and delete entries; register and forget workers; measure and tidy."""
 
     async def acquire_housekeeping_lock(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         """Take the lock under which this worker does the housekeeping for the next `hold_ms`, unless another has it.
@@ -73,19 +73,31 @@ class HousekeepingBroker(BrokerBase):
         args = [self._config, lease_ms, max_deliveries, limit, "" if latest_ms is None else latest_ms]
         return Reclaimed(*await self._with_groups(lambda: self.connection.script_once("reclaim", self._shared, args)))
 
-    async def promote(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
-        """Make delayed requests that are due ready again.
+    async def return_delayed(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
+        """Make delayed requests that are due ready again. Call `tend_watchers` behind it: that wakes somebody.
 
         Args:
             limit: largest number of requests.
             most_delay_ms: longest possible delay; a later due time means that Redis's clock was set back.
 
         Returns:
-            Number of promoted requests, and ms until the next one is due.
+            Number of requests made ready, and ms until the next one is due.
         """
         args = [self._config, limit, "" if most_delay_ms is None else most_delay_ms]
-        promoted, due = await self._with_groups(lambda: self.connection.script("promote", self._shared, args))
-        return int(promoted), int(float(due)) if due else None
+        returned, due = await self._with_groups(lambda: self.connection.script("return_delayed", self._shared, args))
+        return int(returned), int(float(due)) if due else None
+
+    async def tend_watchers(self) -> None:
+        """Wake workers if anything is ready, and replace watchers that died."""
+        await self.connection.script("tend_watchers", self._shared, [self._config])
+
+    async def tidy_homes(self) -> None:
+        """Make what waits for a worker that asks for nothing anybody's, and forget sessions that nobody uses."""
+        await self.connection.script("tidy_homes", self._shared, [self._config])
+
+    async def rank_anew(self) -> None:
+        """Rank anew what was staged before Redis's clock was set back."""
+        await self.connection.script("rank_anew", self._shared, [self._config])
 
     async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         """End queued requests whose deadline has passed.
@@ -101,6 +113,14 @@ class HousekeepingBroker(BrokerBase):
         args = [self._config, limit, most, json.dumps([*(seen.places if seen else ())])]
         ended, cut, *reached = await self.connection.script("expire", self._shared, args)
         return int(ended), ExpiryScan([part.decode() for part in reached], bool(cut))
+
+    async def tidy_tenants(self) -> None:
+        """Bring turns and charges of tenants to what is there, and forget tenants that have gone."""
+        await self.connection.script("tidy_tenants", self._shared, [self._config])
+
+    async def measure_pace(self) -> None:
+        """Measure how fast requests come and are taken; expected times follow from it."""
+        await self.connection.script("measure_pace", self._shared, [self._config])
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str, str]]:
         """The oldest cancel requests: stream id, and as they were written the request id and `before_it_comes`."""

@@ -69,7 +69,7 @@ class WorkerBroker(HousekeepingBroker):
 
         Args:
             worker: this worker's name.
-            wanted: largest number of requests, or the room for each lane; 0 only stages arrivals.
+            wanted: largest number of requests, or the room for each lane; 0 for none (see `stage`).
             hints: entries that the last blocking read delivered.
             watching: True if the last pull made this worker a watcher.
             owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
@@ -93,6 +93,10 @@ class WorkerBroker(HousekeepingBroker):
         claims, ready, role, now, staged, dropped, soonest = reply
         soonest_ms = None if soonest == b"" else int(soonest)
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped, soonest_ms)
+
+    async def stage(self, worker: str, most: int = 256) -> Pulled:
+        """Move up to `most` arrivals into their ready sets, and take nothing: a pull without room."""
+        return await self.pull(worker, 0, stage_entries=most)
 
     async def head(self) -> tuple[Lane, float] | None:
         """Lane and rank of the first staged request, of lanes that are not paused; None if there is none."""

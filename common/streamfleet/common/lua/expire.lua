@@ -1,7 +1,5 @@
--- @include set_back
--- @include tenant_upkeep
--- @include pace_measure
--- End queued requests when their deadline passes, not only when their turn comes; and measure the pace of the queue.
+-- @include come_back
+-- End queued requests when their deadline passes, not only when their turn comes.
 -- KEYS: shared. ARGV: 1 configuration; 2 most entries to examine in each lane; 3 most to end; 4 an earlier position, JSON.
 -- Returns {ended, 1 if a bound cut the look short, rank (ms) and position within that rank up to which each lane has
 --   been examined}.
@@ -23,9 +21,13 @@ local function end_if_late(lane, member, rank)
   if not fields then return false end   -- removed by hand: the pull that picks it counts it
   local size, late = end_unfit(lane, id, fields)
   bytes, ended, endings = bytes + size, ended + (late and 1 or 0), endings + (late and 1 or 0)
-  if not late then return end_lead(lane, id, fields) end
+  local _, deadline = skim_entry(lane, id, fields)
+  if not late and (not deadline or deadline <= now) then return false end
   -- @guard hooks: an expired request waits no more
   HOOKS.left(lane, id, fields)
+  -- It went ahead as a turn of a program, and goes by its deadline from now on.
+  -- @guard program: a turn that has waited long goes by its own deadline
+  if not late then make_ready(lane, id, fields) end
   return true
 end
 
@@ -52,12 +54,8 @@ end
 
 local reached = {}
 for lane = 1, LANE_COUNT do
-  -- @guard expire: what was staged ahead of a clock that was set back is ranked anew
-  rank_anew(lane)
   local rank, place = places[2 * lane - 1] or '-inf', places[2 * lane] or '0'
   reached[2 * lane - 1], reached[2 * lane] = end_late_in(lane, rank, tonumber(place))
 end
-tidy_tenants()
 write_counts()
-measure_pace()
 return {ended, cut, unpack(reached)}

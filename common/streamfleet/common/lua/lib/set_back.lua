@@ -1,7 +1,7 @@
 -- @include come_back
 -- @include lease
--- Repairs times that lie ahead of the clock after it was set back. Each call examines a part of a lane, and the next
--- one continues behind it, until all are examined.
+-- Restarts leases that lie ahead of the clock after it was set back. Each call examines a part of a lane, and the next one
+-- continues behind it, until all are examined.
 local LOOKED_AT = 100
 
 -- Restarts leases, and removes the entries that were XDELed by hand.
@@ -33,43 +33,6 @@ local function count_anew(lane)
   end
   for worker, ids in pairs(ahead) do restart(lane, worker, ids) end
   if #rows == LOOKED_AT then call('HSET', SCHED, field, encode_id(rows[LOOKED_AT][1])) elseif last then call('HDEL', SCHED, field) end
-end
-
--- An entry staged before the clock was set back has a rank that the clock may take long to reach. Such entries have ids
--- ahead of the clock.
-local function rank_anew(lane)
-  local field, looked, bytes = 'anew:' .. lane, 0, 0
-  local known = call('HMGET', SCHED, 'seen:' .. lane, field)
-  local seen, last = known[1], known[2] and decode_id(known[2])
-  local from = string.format('%.0f-0', now_ms() + 1)
-  if last and encode_id(last) > encode_id(from) then from = last end
-  while seen and encode_id(from) < seen and looked < LOOKED_AT and bytes < cfg.copied_bytes do
-    local item = call('XRANGE', lane_key(lane), '(' .. from, '+', 'COUNT', 1)[1]
-    if not item or encode_id(item[1]) > seen then break end
-    from, looked = item[1], looked + 1
-    bytes = bytes + skim_entry(lane, from, item[2])
-    if not kept_enqueued_ms(lane, from) then
-      local was_ready = HOOKS.left(lane, from, item[2])
-      keep_enqueued_ms(lane, from)
-      if was_ready then make_ready(lane, from, item[2]) end
-    end
-  end
-  if looked == LOOKED_AT or bytes >= cfg.copied_bytes then
-    call('HSET', SCHED, field, encode_id(from))
-  elseif last then
-    call('HDEL', SCHED, field)
-  end
-end
-
--- An entry's rank has come and its deadline has not: it went ahead as a turn of a program, and goes by its deadline from
--- now on. Returns false for an entry without a deadline.
-local function end_lead(lane, id, fields)
-  local _, deadline = skim_entry(lane, id, fields)
-  if not deadline or deadline <= now_ms() then return false end
-  HOOKS.left(lane, id, fields)
-  -- @guard program: a turn that has waited long goes by its own deadline
-  make_ready(lane, id, fields)
-  return true
 end
 
 -- Returns the longest time for which a lease can have been idle. At the last look no lease had expired; one that seems to
