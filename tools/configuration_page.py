@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
+from streamfleet.common.limits import SharedLimits
 from streamfleet.common.queue_configuration import NAMES
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
@@ -87,7 +88,8 @@ def render() -> str:
 def _section(group: type[Group]) -> str:
     lines = [f"## {TITLES[group.__name__]}", "", (group.__doc__ or "").strip(), ""]
     lines += ["| variable | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, field in group.model_fields.items():
+    limits_last = sorted(group.model_fields.items(), key=lambda item: hasattr(SharedLimits, item[0]))
+    for name, field in limits_last:
         cells = (_variables(name, field), _default(field), _allowed(field), _meaning(name, field))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])

@@ -20,10 +20,12 @@ from bench.locality.routing import ratio
 from bench.locality.scripts import Scripts
 from bench.locality.work import Session, Speed, Turn, any_turn
 from bench.scheduling.parts import Part, Say
+from streamfleet.common.limits import Switch
 
 LOADS, TIMED, MOST_TURNS = (0.9, 1.2), 1 / 3, 14
 BURST_S = 60
-OFF, ON = "off", "on"
+OFF: Switch = "off"
+ON: Switch = "on"
 SPEED = Speed(slots=8)
 """Few requests at once, so that turns wait."""
 
@@ -37,8 +39,8 @@ def measure(quick: bool, say: Say) -> Part:
         found: dict[str, list[dict[str, float]]] = {OFF: [], ON: []}
         for seed in range(runs):
             with own_server() as server:
-                for setting, some in found.items():
-                    some.append(asyncio.run(_one(server.url, setting, seed, workers, load, seconds)))
+                for switch in (OFF, ON):
+                    found[switch].append(asyncio.run(_one(server.url, switch, seed, workers, load, seconds)))
         for setting, some in found.items():
             names = [name for name in some[0] if name != "misses"]
             means = {name: round(fmean(each[name] for each in some), 3) for name in names}
@@ -55,7 +57,7 @@ def measure(quick: bool, say: Say) -> Part:
     )
 
 
-async def _one(url: str, setting: str, seed: int, workers: int, load: float, seconds: float) -> dict[str, float]:
+async def _one(url: str, setting: Switch, seed: int, workers: int, load: float, seconds: float) -> dict[str, float]:
     contender = Scripts(url, sessions=True, rank_by_program=setting)
     warm_s, last_s = seconds * 0.3, seconds * 0.7
     programs = make(seed, workers, load, SPEED, seconds)

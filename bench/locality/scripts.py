@@ -18,7 +18,7 @@ from bench.locality.work import Request
 from streamfleet.common.broker.types import Claim, Completion, Home, Role
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, NOBODY, Keys
-from streamfleet.common.limits import QueueLimits
+from streamfleet.common.limits import QueueLimits, Switch
 from streamfleet.common.protocol import Status
 from streamfleet.common.replies import made_watcher
 from streamfleet.worker.pull import HANDED_MS
@@ -36,7 +36,7 @@ class Scripts:
         rank_by_program: the queue's setting.
     """
 
-    def __init__(self, url: str, *, sessions: bool, rank_by_program: str = "off") -> None:
+    def __init__(self, url: str, *, sessions: bool, rank_by_program: Switch = "off") -> None:
         self._connection, self._sessions, self._rank_by_program = Connection(url), sessions, rank_by_program
         self._keys = Keys(f"sessions-{rank_by_program}" if sessions else "none")
         self._requests: dict[str, Request] = {}

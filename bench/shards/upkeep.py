@@ -21,7 +21,7 @@ from bench.shards.server import look, spent
 from bench.shards.sizes import Sizes
 from streamfleet.common.broker.types import Role
 from streamfleet.common.clock import SystemClock
-from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.common.limits import QueueLimits
 from streamfleet.worker.housekeeping import Housekeeper
 from tests.broker import Broker
 
@@ -206,7 +206,7 @@ async def _waits(url: str, number: int, wait: Callable[[Broker], Awaitable[objec
 async def _tick(broker: Broker, _: int) -> None:
     """One second's work of the worker whose turn it is."""
     clock = SystemClock()
-    housekeeper = Housekeeper(broker, name(0), load(WorkerSettings, lease_ms=LEASE_MS), clock)
+    housekeeper = Housekeeper(broker, name(0), QueueLimits(lease_ms=LEASE_MS), clock)
     housekeeper._reclaim_guard.heard(clock.monotonic() - LEASE_MS / 1000)  # noqa: SLF001 - as after a lease of watching Redis
     housekeeper._reclaim_guard.gap_s = float("inf")  # noqa: SLF001
     housekeeper._forget_at = float("inf")  # noqa: SLF001 - once a minute, and measured separately

@@ -298,9 +298,11 @@ async def test_a_drain_through_one_queue_ends_the_process(queues: tuple[Fleet, F
 async def test_a_dead_engine_ends_the_workers_of_all_queues(queues: tuple[Fleet, Fleet]) -> None:
     qa, _ = queues
     engine = small_engine(4, models=("base", "sql"))
-    given = load(WorkerSettings, lease_ms=1_000, retry_base_ms=20)
+    given = load(WorkerSettings, retry_base_ms=20)
     shared = SharedEngine(engine, given, TWO)
-    workers = [Worker("w1", load(QueueSettings, redis_url=qa.url, queue=queue), shared, given) for queue in TWO]
+    workers = [
+        Worker("w1", load(QueueSettings, redis_url=qa.url, queue=queue, lease_ms=1_000), shared, given) for queue in TWO
+    ]
     life = asyncio.create_task(run_together(workers))
     await eventually(lambda: all(worker.health().ready for worker in workers))
     for fleet in queues:

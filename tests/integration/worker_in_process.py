@@ -61,8 +61,8 @@ async def worker_inside(
 ) -> AsyncIterator[Inside]:
     """A ready worker; at the end it is told to leave in a hurry."""
 
-    queue = load(QueueSettings, redis_url=url, max_body_bytes=1_048_576)
-    worker = Worker(name, queue, engine, load(WorkerSettings, **{**DEFAULTS, **settings}), traces=traces)
+    given = {"redis_url": url, "max_body_bytes": 1_048_576, **DEFAULTS, **settings}
+    worker = Worker(name, load(QueueSettings, **given), engine, load(WorkerSettings, **given), traces=traces)
     life = asyncio.create_task(worker.run())
     try:
         await eventually(lambda: worker.health().ready or life.done(), 20, f"{name} is ready")
@@ -81,9 +81,10 @@ async def workers_inside(
     url: str, engine: Engine, queues: Mapping[str, tuple[str, ...]], name: str = "w1", **settings: Any
 ) -> AsyncIterator[list[Worker]]:
     """Ready workers that share an engine, one for each queue with its models, run as the process runs them."""
-    given = load(WorkerSettings, **{**DEFAULTS, **settings})
-    shared = SharedEngine(engine, given, dict(queues))
-    workers = [Worker(name, load(QueueSettings, redis_url=url, queue=queue), shared, given) for queue in queues]
+    given = {"redis_url": url, **DEFAULTS, **settings}
+    own = load(WorkerSettings, **given)
+    shared = SharedEngine(engine, own, dict(queues))
+    workers = [Worker(name, load(QueueSettings, **given, queue=queue), shared, own) for queue in queues]
     life = asyncio.create_task(run_together(workers))
     try:
         await eventually(lambda: life.done() or all(each.health().ready for each in workers), 20, f"{name} is ready")

@@ -99,7 +99,7 @@ def test_wrong_settings_have_a_line_each(capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setenv("STREAMFLEET_SHARES", "1,2")
     assert ends_with("audit", monkeypatch) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[1].strip() for line in lines] == ["STREAMFLEET_LANE_LIMIT", "STREAMFLEET_SHARES"]
+    assert [line.split(":")[1].strip() for line in lines] == ["STREAMFLEET_SHARES", "STREAMFLEET_LANE_LIMIT"]
 
 
 def test_a_record_is_one_line_for_every_reader(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.limits import ENVELOPE_BYTES
 from streamfleet.common.settings import (
-    ENVELOPE_BYTES,
     GROUPS,
     EngineSettings,
     Group,
@@ -121,9 +121,9 @@ def test_the_lines_of_all_groups_come_together(monkeypatch: Env) -> None:
 
 def test_given_values_reach_the_group_that_has_them() -> None:
     queue, engine, worker, logs = load_all(
-        queue="blue", engine="simulated", lease_ms=2_000, log_level="debug", model=None
+        queue="blue", engine="simulated", drain_ms=2_000, log_level="debug", model=None
     )
-    assert (queue.queue, engine.engine, worker.lease_ms, logs.log_level) == ("blue", "simulated", 2_000, "debug")
+    assert (queue.queue, engine.engine, worker.drain_ms, logs.log_level) == ("blue", "simulated", 2_000, "debug")
 
 
 def test_passwords_are_never_shown(monkeypatch: Env) -> None:

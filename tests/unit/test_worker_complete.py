@@ -15,6 +15,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import BrokerOutOfMemory
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
@@ -94,8 +95,8 @@ class Rig:
     def __init__(self) -> None:
         self.broker, self.in_flight, self.clock = Notebook(), InFlight(), HandClock()
         broker, unstreamed = cast("WorkerBroker", self.broker), cast("Publisher", None)
-        settings = load(WorkerSettings, retry_base_ms=100, retry_max_ms=1_000)
-        self.completer = Completer(broker, "w1", self.in_flight, unstreamed, settings, self.clock)
+        settings, limits = load(WorkerSettings, retry_base_ms=100), QueueLimits(retry_max_ms=1_000)
+        self.completer = Completer(broker, "w1", self.in_flight, unstreamed, settings, limits, self.clock)
 
     async def write(self, *outcomes: tuple[InFlightRequest, Outcome]) -> None:
         """Hand all over, and see them written."""

@@ -26,7 +26,7 @@ from streamfleet.common.queue_configuration import (
     lacks,
     said,
 )
-from streamfleet.common.settings import QueueSettings, WorkerSettings, load
+from streamfleet.common.settings import QueueSettings, load
 from streamfleet.worker.configuration import HEARD_LEASES, Configuration, LeaseLength
 from streamfleet.worker.housekeeping import ReclaimGuard
 from streamfleet.worker.in_flight import InFlight
@@ -62,7 +62,7 @@ def test_the_environment_has_no_part_in_what_redis_says(monkeypatch: pytest.Monk
 def test_only_what_the_environment_names_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMFLEET_LEASE_MS", "20000")
     monkeypatch.setenv("STREAMFLEET_SHARES", "0,0,200,100")
-    assert said(load(QueueSettings), load(WorkerSettings)) == {"lease_ms": "20000", "shares": "0,0,200,100"}
+    assert said(load(QueueSettings)) == {"lease_ms": "20000", "shares": "0,0,200,100"}
 
 
 def test_what_only_clients_act_on_is_not_missed() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.broker.types import Lease
+from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context, log_context
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker import dispatcher
@@ -74,9 +75,9 @@ class Rig:
 
     def __init__(self, unready_failures: int, containment: Containment | None = None) -> None:
         self.runs, self.room, self.in_flight = Runs(), Room(), InFlight()
-        settings = load(WorkerSettings, max_deliveries=MOST, unready_failures=unready_failures)
+        settings, limits = load(WorkerSettings, unready_failures=unready_failures), QueueLimits(max_deliveries=MOST)
         self.shared = containment or Containment(unready_failures)
-        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, HandClock(), self.shared)
+        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, limits, HandClock(), self.shared)
         self.dispatcher = Dispatcher(*given)
 
     async def start(self, *given: InFlightRequest) -> None:

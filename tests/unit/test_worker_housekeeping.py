@@ -13,7 +13,7 @@ import pytest
 from streamfleet.common.broker.housekeeping import ExpiryScan, Turn
 from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
-from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.common.limits import QueueLimits
 from streamfleet.worker.housekeeping import Housekeeper, ReclaimGuard, asking_pause_s
 from tests.broker import Broker
 
@@ -134,7 +134,7 @@ async def rounds(clock: Timeline, ledger: Ledger, seconds: float, housekeeper: H
 def housekeeping() -> tuple[Timeline, Ledger, Housekeeper]:
     clock = Timeline()
     ledger = Ledger(clock)
-    housekeeper = Housekeeper(ledger, "w1", load(WorkerSettings, lease_ms=int(LEASE_S * 1000)), clock)
+    housekeeper = Housekeeper(ledger, "w1", QueueLimits(lease_ms=int(LEASE_S * 1000)), clock)
     return clock, ledger, housekeeper
 
 

@@ -49,10 +49,10 @@ class Rig:
         broker, clock, in_flight = cast("Broker", self.broker), HandClock(), InFlight()
         self.fails = fails
         publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
-        settings = load(WorkerSettings, retry_base_ms=1, retry_max_ms=2)
+        settings, limits = load(WorkerSettings, retry_base_ms=1), QueueLimits(retry_max_ms=2)
         admission = Admission(self.engine, in_flight, settings)
-        self.executor = Executor(self.engine, admission, publisher, clock, QueueLimits())
-        self.completer = Completer(broker, "w1", in_flight, publisher, settings, clock)
+        self.executor = Executor(self.engine, admission, publisher, clock, limits)
+        self.completer = Completer(broker, "w1", in_flight, publisher, settings, limits, clock)
 
     async def _answer(self, request: EngineRequest) -> EngineReply:
         if request.on_chunk is not None:

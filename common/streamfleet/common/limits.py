@@ -1,42 +1,165 @@
-"""Limits of a queue: one value object for settings, brokers and scripts."""
+"""Limits of a queue, the same for all its producers and workers: one table. A new limit is a line in it.
+
+`SharedLimits` are settings too: `QueueSettings` has them from here, with rule and description, and the queue's
+configuration in Redis has them by the same names. `QueueLimits` is what brokers and scripts get.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum, auto
+from typing import Annotated, Literal, get_type_hints
 
-from streamfleet.common.protocol import LANES, MAX_META_BYTES, MAX_NAME_CHARS, SHARES
+from pydantic import Field
+from pydantic_settings import NoDecode
 
-LEAST_WEIGHT, MOST_OF_A_TENANT = 0.001, 1_000_000
-"""Least weight of a tenant; largest weight, and most of its requests that a limit lets run at once."""
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, MAX_META_BYTES, MAX_NAME_CHARS, SHARES
+
+ENVELOPE_BYTES = 16_384
+"""Bytes allowed for an entry's fields other than its body."""
+
+
+Switch = Literal["off", "on"]
+
+
+class Use(Enum):
+    """Marks in the table.
+
+    SCRIPTS: scripts get the limit, as ``cfg.<name>``.
+    CLIENTS: only clients act on it. No worker writes it: the clients' own hold until an operator sets them.
+    PROCESS: each process has its own. It is not in the queue's configuration.
+    """
+
+    SCRIPTS = auto()
+    CLIENTS = auto()
+    PROCESS = auto()
+
+
+@dataclass(frozen=True)
+class SharedLimits:
+    """Limits that are settings."""
+
+    lease_ms: Annotated[
+        int, Field(ge=1_000, description="A worker silent for so long has lost its requests, in ms.")
+    ] = 10_000
+    max_deliveries: Annotated[int, Field(ge=1, description="Tries before a request is given up as dead.")] = 5
+    retry_max_ms: Annotated[
+        int, Field(ge=1, description="Longest delay before a passing fault is tried again, in ms.")
+    ] = 30_000
+    result_ttl_ms: Annotated[
+        int, Field(ge=1_000, description="How long results and their ids are kept, in ms."), Use.SCRIPTS
+    ] = 86_400_000
+    tenant_result_bytes: Annotated[
+        int,
+        Field(
+            ge=1_048_576,
+            description=(
+                "Most memory of Redis that ended requests of one tenant's API keys may take, in bytes: results, ids "
+                "and streamed tokens. Those that ended first go before their time."
+            ),
+        ),
+        Use.SCRIPTS,
+    ] = 268_435_456
+    waiting_ttl_ms: Annotated[
+        int,
+        Field(
+            ge=1_000,
+            description=(
+                "How long the id of a request that waits or runs is remembered, in ms; never shorter than results."
+            ),
+        ),
+    ] = 2_592_000_000
+    patience_ms: Annotated[
+        int,
+        Field(ge=0, description="A request without a deadline ranks as if it had one so long after enqueueing, in ms."),
+        Use.SCRIPTS,
+    ] = 300_000
+    judge_deadlines: Annotated[
+        Switch,
+        Field(
+            description=(
+                "on: a request that cannot be done by its deadline even if it starts now is not started, and ends as "
+                "expired at once, judged by how long requests of its length take."
+            ),
+        ),
+    ] = "off"
+    rank_by_program: Annotated[
+        Switch,
+        Field(
+            description=(
+                "on: turns of one program, or else session, go ahead by the program's age, by at most half of their "
+                "ttl or patience. A deadline given as such is kept to."
+            ),
+        ),
+        Use.SCRIPTS,
+    ] = "off"
+    shares: Annotated[
+        tuple[int, ...],
+        NoDecode,
+        Field(description=f"Picks per mille guaranteed to {','.join(LANES)} while they wait; else strict priority."),
+        Use.SCRIPTS,
+    ] = SHARES
+    dead_cap: Annotated[int, Field(ge=1, description="About how many dead letters are kept."), Use.SCRIPTS] = 100_000
+    dead_bytes: Annotated[
+        int,
+        Field(
+            ge=16_777_216,
+            description="Dead letters are kept while they are among the last so many bytes written, about.",
+        ),
+        Use.SCRIPTS,
+    ] = 1_073_741_824
+    dead_ttl_ms: Annotated[int, Field(ge=1_000, description="How long dead letters are kept, in ms."), Use.SCRIPTS] = (
+        604_800_000
+    )
+    reply_cap: Annotated[
+        int, Field(ge=100, description="About how many notifications one reply stream keeps."), Use.SCRIPTS
+    ] = 100_000
+    lane_limit: Annotated[
+        int, Field(ge=1, description="Most requests in one lane before enqueue raises QueueFull."), Use.CLIENTS
+    ] = 100_000
+    lane_bytes: Annotated[
+        int,
+        Field(
+            ge=1_048_576,
+            description=(
+                "Most memory of Redis that one lane may take before enqueue raises QueueFull for requests of 16 KiB or "
+                "more, in bytes."
+            ),
+        ),
+        Use.CLIENTS,
+    ] = 1_073_741_824
+    lane_tenant_percent: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100,
+            description=(
+                "Most of these two limits that one tenant may have waiting while another one enqueued within the hour, "
+                "in percent. Alone, or without tenants, all of it. Bytes of what workers have staged count only where "
+                "a user may read them: a gateway may, a producer may not."
+            ),
+        ),
+        Use.CLIENTS,
+    ] = 50
+    enqueue_replicas: Annotated[
+        int,
+        Field(ge=0, description="Replicas that must have a request before enqueue returns (WAIT); 0 waits for none."),
+        Use.PROCESS,
+    ] = 0
+    enqueue_replicas_timeout_ms: Annotated[
+        int,
+        Field(ge=1, description="How long that may take before enqueue raises NotReplicated, in ms."),
+        Use.PROCESS,
+    ] = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """Limits of a queue, the same for all its producers and workers; settings, brokers and scripts have them from here.
+class QueueLimits(SharedLimits):
+    """All limits of a queue.
 
     Attributes:
-        lane_limit: largest number of requests in a lane; above it, a client's enqueue is refused.
-        lane_bytes: most bytes of Redis's memory that a lane may take before it refuses requests of 16 KiB or more.
-        lane_tenant_percent: most of these two limits, in percent, that one tenant may have waiting while others use the
-            queue.
-        result_ttl_ms: time for which results and their ids are kept.
-        tenant_result_bytes: most bytes of results that are kept of one tenant's `bounded` requests.
-        waiting_ttl_ms: time for which the id of a request that has not ended is kept, if longer.
-        dead_ttl_ms: time for which dead letters are kept.
-        judge_deadlines: "on" if a worker does not start what cannot be done by its deadline, else "off".
-        rank_by_program: "on" if turns of a program go by its first arrival, else "off".
-        patience_ms: default deadline for ranking, counted from enqueueing; for requests without a deadline.
-        dead_cap: approximate number of dead letters that are kept.
-        dead_bytes: approximate size of the newest dead letters that are kept, in bytes.
-        reply_cap: approximate number of notifications that one reply stream keeps.
-        max_entry_bytes: largest entry that may run; larger ones end as failed.
-        shares: guaranteed picks per mille of each lane while it waits, most urgent first.
-        lease_ms: silence of a worker after which its requests are reclaimed.
-        max_deliveries: attempts after which a request is given up.
-        retry_max_ms: longest delay of a request before its next attempt.
-        enqueue_replicas: number of replicas that must have a request before the client's enqueue returns; 0 for none.
-        enqueue_replicas_timeout_ms: longest wait for the replicas.
+        max_entry_bytes: largest entry that may run; larger ones end as failed. The setting is `max_body_bytes`.
         watchers: number of idle workers that watch for work; the others wait on the bench list.
         at_once: largest number of requests that one call hands back.
         copied_bytes: most bytes of entries that one call copies, or stages; more would block Redis for too long.
@@ -47,50 +170,37 @@ class QueueLimits:
         now_ms: a fixed clock for tests; None for the server's.
     """
 
-    lane_limit: int = 100_000
-    lane_bytes: int = 1_073_741_824
-    lane_tenant_percent: int = 50
-    result_ttl_ms: int = 86_400_000
-    tenant_result_bytes: int = 268_435_456
-    waiting_ttl_ms: int = 2_592_000_000
-    dead_ttl_ms: int = 604_800_000
-    judge_deadlines: str = "off"
-    rank_by_program: str = "off"
-    patience_ms: int = 300_000
-    dead_cap: int = 100_000
-    dead_bytes: int = 1_073_741_824
-    reply_cap: int = 100_000
-    max_entry_bytes: int = 4_210_688
-    shares: tuple[int, ...] = SHARES
-    lease_ms: int = 10_000
-    max_deliveries: int = 5
-    retry_max_ms: int = 30_000
-    enqueue_replicas: int = 0
-    enqueue_replicas_timeout_ms: int = 1_000
-    watchers: int = 2
+    max_entry_bytes: Annotated[int, Use.SCRIPTS] = DEFAULT_MAX_BODY_BYTES + ENVELOPE_BYTES
+    watchers: Annotated[int, Use.SCRIPTS] = 2
     kept_bytes: int = 268_435_456
     kept_ttl_ms: int = 3_600_000
-    at_once: int = 200
-    copied_bytes: int = 262_144
-    taken_bytes: int = 4_194_304
-    notices_cap: int = 10_000
-    now_ms: int | None = None
+    at_once: Annotated[int, Use.SCRIPTS] = 200
+    copied_bytes: Annotated[int, Use.SCRIPTS] = 262_144
+    taken_bytes: Annotated[int, Use.SCRIPTS] = 4_194_304
+    notices_cap: Annotated[int, Use.SCRIPTS] = 10_000
+    now_ms: Annotated[int | None, Use.SCRIPTS] = None
 
     @property
     def record_ttl_ms(self) -> int:
         """Time to live of the record of an id whose request has not ended."""
         return max(self.result_ttl_ms, self.waiting_ttl_ms)
 
+    @property
+    def max_body_bytes(self) -> int:
+        """Largest body that may run."""
+        return self.max_entry_bytes - ENVELOPE_BYTES
+
     def encoded(self, prefix: str) -> str:
         """JSON of the limits that scripts read, with the lanes and the prefix of the queue's keys."""
-        values = {name: getattr(self, name) for name in IN_SCRIPTS}
+        values = {name: getattr(self, name) for name in (*IN_SCRIPTS, "record_ttl_ms")}
         values |= {"prefix": prefix, "lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES}
         return json.dumps({name: value for name, value in values.items() if value is not None})
 
 
-IN_SCRIPTS = (
-    *("result_ttl_ms", "record_ttl_ms", "dead_ttl_ms", "patience_ms", "dead_cap", "dead_bytes", "reply_cap"),
-    *("max_entry_bytes", "shares", "watchers", "at_once", "copied_bytes", "taken_bytes", "notices_cap", "now_ms"),
-    *("rank_by_program", "tenant_result_bytes"),
-)
-"""Limits that the scripts get by name, as `cfg` in lua/lib/keys.lua."""
+def marked(use: Use) -> tuple[str, ...]:
+    """Names of the limits with a mark, in the order of the table."""
+    hints = get_type_hints(QueueLimits, include_extras=True)
+    return tuple(each.name for each in fields(QueueLimits) if use in getattr(hints[each.name], "__metadata__", ()))
+
+
+IN_SCRIPTS = marked(Use.SCRIPTS)

@@ -37,6 +37,8 @@ class Lane(StrEnum):
 LANES: tuple[Lane, ...] = tuple(Lane)
 SHARES: tuple[int, ...] = (0, 0, 100, 50)
 """Default of the picks per mille that are guaranteed to each lane while it waits."""
+LEAST_WEIGHT, MOST_OF_A_TENANT = 0.001, 1_000_000
+"""Least weight of a tenant; largest weight, and most of its requests that a limit lets run at once."""
 _NUMBERS = {lane: number for number, lane in enumerate(LANES, 1)}
 
 

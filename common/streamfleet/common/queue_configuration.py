@@ -7,35 +7,21 @@ setting. A worker writes what the hash lacks, out of its environment; from then 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pydantic_settings import PydanticBaseSettingsSource
 
-from streamfleet.common.errors import InvalidRequest, SettingsError, UnknownProtocol
-from streamfleet.common.limits import QueueLimits
-from streamfleet.common.settings import ENVELOPE_BYTES, Group, QueueSettings, WorkerSettings, load, variable
+from streamfleet.common.errors import InvalidRequest, UnknownProtocol
+from streamfleet.common.limits import ENVELOPE_BYTES, QueueLimits, SharedLimits, Use, marked
+from streamfleet.common.settings import QueueSettings, load, variable
 
-OF_CLIENTS = ("lane_limit", "lane_bytes", "lane_tenant_percent")
-"""Settings that only clients act on. No worker writes them: the clients' own hold until an operator sets them."""
-OF_WORKERS = ("lease_ms", "max_deliveries", "retry_max_ms")
+OF_CLIENTS = marked(Use.CLIENTS)
 NAMES = (
-    *OF_WORKERS,
-    "result_ttl_ms",
-    "tenant_result_bytes",
-    "waiting_ttl_ms",
-    "patience_ms",
-    "judge_deadlines",
-    "rank_by_program",
-    "shares",
+    *(each.name for each in dataclasses.fields(SharedLimits) if each.name not in marked(Use.PROCESS)),
     "max_body_bytes",
-    "dead_cap",
-    "dead_bytes",
-    "dead_ttl_ms",
-    "reply_cap",
-    *OF_CLIENTS,
 )
 """All settings of the configuration."""
 PROTOCOL = "protocol"
@@ -43,7 +29,7 @@ PROTOCOLS = range(1, 2)
 """Protocols that this version knows. A worker writes the last of them where the queue has none."""
 
 
-class _Given(Group):
+class _Given(QueueSettings):  # type: ignore[misc] # frozen too
     """Settings without an environment: a value that is not given has its default."""
 
     @classmethod
@@ -57,19 +43,9 @@ class _Given(Group):
         return (init_settings,)
 
 
-class _QueueRules(_Given, QueueSettings):
-    pass
-
-
-class _WorkerRules(_Given, WorkerSettings):
-    pass
-
-
 def encode(limits: QueueLimits) -> dict[str, str]:
     """The limits as fields of the configuration."""
-    values = {name: getattr(limits, name) for name in NAMES if name != "max_body_bytes"}
-    values["max_body_bytes"] = limits.max_entry_bytes - ENVELOPE_BYTES
-    return {name: _text(values[name]) for name in NAMES}
+    return {name: _text(getattr(limits, name)) for name in NAMES}
 
 
 def decode(limits: QueueLimits, fields: Mapping[str, str]) -> QueueLimits:
@@ -78,18 +54,9 @@ def decode(limits: QueueLimits, fields: Mapping[str, str]) -> QueueLimits:
     Raises:
         SettingsError: one line for each value that breaks the rules of its setting, with the setting's name.
     """
-    given = encode(limits) | {name: value for name, value in fields.items() if name in NAMES}
-    wrong: list[str] = []
-    values: dict[str, Any] = {}
-    for rules in (_QueueRules, _WorkerRules):
-        names = [name for name in NAMES if (name in OF_WORKERS) is (rules is _WorkerRules)]
-        try:
-            values |= load(rules, **{name: given[name] for name in names}).model_dump(include=set(names))
-        except SettingsError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise SettingsError("\n".join(wrong))
-    return replace(limits, max_entry_bytes=values.pop("max_body_bytes") + ENVELOPE_BYTES, **values)
+    known = {name: value for name, value in fields.items() if name in NAMES}
+    values = load(_Given, **encode(limits) | known).model_dump(include=set(NAMES))
+    return dataclasses.replace(limits, max_entry_bytes=values.pop("max_body_bytes") + ENVELOPE_BYTES, **values)
 
 
 def check_protocol(fields: Mapping[str, str], queue: str) -> None:
@@ -112,10 +79,9 @@ def lacks(fields: Mapping[str, str]) -> bool:
     return any(name not in fields for name in (PROTOCOL, *NAMES) if name not in OF_CLIENTS)
 
 
-def said(queue: QueueSettings, worker: WorkerSettings) -> dict[str, str]:
+def said(settings: QueueSettings) -> dict[str, str]:
     """The part of the configuration that the environment or an option names, as opposed to defaults."""
-    groups = {name: worker if name in OF_WORKERS else queue for name in NAMES}
-    return {name: _text(getattr(group, name)) for name, group in groups.items() if name in group.model_fields_set}
+    return {name: _text(getattr(settings, name)) for name in NAMES if name in settings.model_fields_set}
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -20,14 +20,13 @@ from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
-from streamfleet.common.limits import QueueLimits
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES, Lane, check_name
+from streamfleet.common.limits import ENVELOPE_BYTES, QueueLimits, SharedLimits
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, Lane, check_name
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings_gateway import GatewaySettings, read_route
 from streamfleet.common.settings_group import PREFIX, Group, known_as
 
 __all__ = [
-    "ENVELOPE_BYTES",
     "EXPORTER_GROUPS",
     "GATEWAY_GROUPS",
     "GROUPS",
@@ -51,11 +50,9 @@ __all__ = [
 Allowed = Literal[
     "beam_search", "chat_templates", "embeds", "grammars", "media_urls", "processor_kwargs", "prompt_logprobs"
 ]
-ENVELOPE_BYTES = 16_384
-"""Bytes allowed for an entry's fields other than its body."""
 
 
-class QueueSettings(Group):
+class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by the configuration of Group
     """The queue, and the limits of all its requests."""
 
     redis_url: SecretStr = Field(
@@ -68,77 +65,7 @@ class QueueSettings(Group):
     )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
-    lane_limit: int = Field(100_000, ge=1, description="Most requests in one lane before enqueue raises QueueFull.")
-    lane_bytes: int = Field(
-        1_073_741_824,
-        ge=1_048_576,
-        description=(
-            "Most memory of Redis that one lane may take before enqueue raises QueueFull for requests of 16 KiB or "
-            "more, in bytes."
-        ),
-    )
-    lane_tenant_percent: int = Field(
-        50,
-        ge=1,
-        le=100,
-        description=(
-            "Most of these two limits that one tenant may have waiting while another one enqueued within the hour, in "
-            "percent. Alone, or without tenants, all of it. Bytes of what workers have staged count only where a user "
-            "may read them: a gateway may, a producer may not."
-        ),
-    )
     max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
-    result_ttl_ms: int = Field(86_400_000, ge=1_000, description="How long results and their ids are kept, in ms.")
-    tenant_result_bytes: int = Field(
-        268_435_456,
-        ge=1_048_576,
-        description=(
-            "Most memory of Redis that ended requests of one tenant's API keys may take, in bytes: results, ids and "
-            "streamed tokens. Those that ended first go before their time."
-        ),
-    )
-    waiting_ttl_ms: int = Field(
-        2_592_000_000,
-        ge=1_000,
-        description="How long the id of a request that waits or runs is remembered, in ms; never shorter than results.",
-    )
-    patience_ms: int = Field(
-        300_000,
-        ge=0,
-        description="A request without a deadline ranks as if it had one so long after enqueueing, in ms.",
-    )
-    judge_deadlines: Literal["off", "on"] = Field(
-        "off",
-        description=(
-            "on: a request that cannot be done by its deadline even if it starts now is not started, and ends as "
-            "expired at once, judged by how long requests of its length take."
-        ),
-    )
-    rank_by_program: Literal["off", "on"] = Field(
-        "off",
-        description=(
-            "on: turns of one program, or else session, go ahead by the program's age, by at most half of their ttl or "
-            "patience. A deadline given as such is kept to."
-        ),
-    )
-    dead_cap: int = Field(100_000, ge=1, description="About how many dead letters are kept.")
-    dead_bytes: int = Field(
-        1_073_741_824,
-        ge=16_777_216,
-        description="Dead letters are kept while they are among the last so many bytes written, about.",
-    )
-    dead_ttl_ms: int = Field(604_800_000, ge=1_000, description="How long dead letters are kept, in ms.")
-    reply_cap: int = Field(100_000, ge=100, description="About how many notifications one reply stream keeps.")
-    enqueue_replicas: int = Field(
-        0, ge=0, description="Replicas that must have a request before enqueue returns (WAIT); 0 waits for none."
-    )
-    enqueue_replicas_timeout_ms: int = Field(
-        1_000, ge=1, description="How long that may take before enqueue raises NotReplicated, in ms."
-    )
-    shares: Annotated[tuple[int, ...], NoDecode] = Field(
-        SHARES,
-        description=f"Picks per mille guaranteed to {','.join(LANES)} while they wait; else strict priority.",
-    )
 
     @field_validator("queue")
     @classmethod
@@ -181,10 +108,9 @@ class QueueSettings(Group):
         return self
 
     def limits(self) -> QueueLimits:
-        """The part that the scripts need."""
-        names = [each.name for each in fields(QueueLimits) if each.name in type(self).model_fields]
-        given = {name: getattr(self, name) for name in names}
-        return QueueLimits(**given, max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES)
+        """The limits of the queue as brokers need them."""
+        shared = {each.name: getattr(self, each.name) for each in fields(SharedLimits)}
+        return QueueLimits(**shared, max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES)
 
 
 class LogSettings(Group):
@@ -325,14 +251,7 @@ class WorkerSettings(Group):
             "kept in Redis. 0 to keep nothing of running answers."
         ),
     )
-    lease_ms: int = Field(
-        10_000,
-        ge=1_000,
-        description="A worker silent for so long has lost its requests, in ms.",
-    )
-    max_deliveries: int = Field(5, ge=1, description="Tries before a request is given up as dead.")
     retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")
-    retry_max_ms: int = Field(30_000, ge=1, description="Longest such delay, in ms.")
     drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")
     stream_interval_ms: int = Field(
         50, ge=1, description="Least time between two groups of tokens of a streamed request, in ms."

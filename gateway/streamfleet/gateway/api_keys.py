@@ -18,8 +18,7 @@ from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.envelope import check_label
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import gateway_base
-from streamfleet.common.limits import LEAST_WEIGHT, MOST_OF_A_TENANT
-from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.protocol import LANES, LEAST_WEIGHT, MOST_OF_A_TENANT, Lane
 
 USUAL_LANES = LANES[1:]
 """Lanes of a key that names none; the most urgent one must be granted explicitly."""

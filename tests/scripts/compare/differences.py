@@ -85,4 +85,27 @@ async def pace_the_same(today: Connection, kept: Connection) -> None:
 
 MADE_SAME = {"before_reclaiming": wake_the_same, "after_staging": pace_the_same}
 """What is made the same on the kept side behind a verb, because it may differ."""
-ALLOWED = Allowed()
+
+
+def _in_any_order(reply: Any) -> Any:
+    """A reply that is a mapping, without the order of its names."""
+    kind, value = reply
+    return (kind, sorted(value["pairs"])) if isinstance(value, dict) and "pairs" in value else reply
+
+
+def _entries_in_any_order(name: str, value: Any) -> Mapping[str, Any]:
+    """A stream, without the order of each entry's fields."""
+    if value["type"] != b"stream":
+        return {name: value}
+    entries, *rest = value["value"]
+    sorted_entries = [[entry, sorted(zip(flat[::2], flat[1::2], strict=True))] for entry, flat in entries]
+    return {name: {**value, "value": [sorted_entries, *rest]}}
+
+
+ALLOWED = Allowed(
+    [
+        Reply(verb, _in_any_order, "the configuration has the order of the table of limits")
+        for verb in ("agree", "heartbeat", "configuration", "set_configuration")
+    ],
+    [Key("reply:.*", _entries_in_any_order, "fields that come from the entry are the last of a result")],
+)

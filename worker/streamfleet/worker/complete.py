@@ -49,7 +49,8 @@ class Completer:
         worker: this worker's name.
         in_flight: completed requests are removed from here.
         publisher: holds the chunks of streamed answers.
-        settings: rules for retries after passing faults.
+        settings: the first delay after a passing fault.
+        limits: how often a request is tried, and its longest delay.
         clock: for timings.
     """
 
@@ -60,12 +61,13 @@ class Completer:
         in_flight: InFlight,
         publisher: Publisher,
         settings: WorkerSettings,
+        limits: QueueLimits,
         clock: Clock,
     ) -> None:
         self._broker, self._worker, self._in_flight = broker, worker, in_flight
         self._publisher, self._clock = publisher, clock
-        self._max_deliveries, self._retry_max_ms = settings.max_deliveries, settings.retry_max_ms
         self._retry_base_ms = settings.retry_base_ms
+        self.configure(limits)
         self._waiting: deque[tuple[InFlightRequest, Outcome]] = deque()
         self._some = asyncio.Event()
         self._closed = False

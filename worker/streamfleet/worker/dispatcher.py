@@ -38,7 +38,8 @@ class Dispatcher:
         executor: runs one request to its outcome, and probes the engine.
         completer: gets the outcomes.
         in_flight: told when the engine is done with a request.
-        settings: most attempts of a request, and the faults that make a worker unfit.
+        settings: the faults that make a worker unfit.
+        limits: most attempts of a request.
         clock: source of run times.
         containment: what the dispatchers of all queues of the engine have in common; None if this is the only one.
 
@@ -53,6 +54,7 @@ class Dispatcher:
         completer: Completer,
         in_flight: InFlight,
         settings: WorkerSettings,
+        limits: QueueLimits,
         clock: Clock,
         containment: Containment | None = None,
     ) -> None:
@@ -61,7 +63,7 @@ class Dispatcher:
         shared = self._shared = containment or Containment(settings.unready_failures)
         shared.pullers.append(puller)
         self._isolation, self._breaker, self.engine_died = shared.isolation, shared.breaker, shared.engine_died
-        self._max_deliveries = settings.max_deliveries
+        self.configure(limits)
         self._was_fit = True
         self._closed = False
         self._tasks: dict[InFlightRequest, asyncio.Task[None]] = {}

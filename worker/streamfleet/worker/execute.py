@@ -22,7 +22,6 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
 from streamfleet.common.numbers import output_limit
 from streamfleet.common.protocol import CHAT, CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, SCORE, Lane, Request
-from streamfleet.common.settings import ENVELOPE_BYTES
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import (
     STREAMED,
@@ -93,7 +92,7 @@ class Executor:
 
     def configure(self, limits: QueueLimits) -> None:
         """Accept bodies by these limits from now on."""
-        self._max_body_bytes = limits.max_entry_bytes - ENVELOPE_BYTES
+        self._max_body_bytes = limits.max_body_bytes
 
     @property
     def slots(self) -> int:

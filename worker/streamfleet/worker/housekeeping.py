@@ -27,7 +27,6 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError, UnknownRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
-from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 
@@ -61,7 +60,7 @@ class Housekeeper:
     Args:
         broker: the queue.
         worker: this worker's name.
-        settings: length of a lease, most attempts of a request, longest wait for the next one.
+        limits: length of a lease, most attempts of a request, longest wait for the next one.
         clock: source of time.
         random: returns numbers in [0, 1), so that workers that started together do not ask together for ever.
     """
@@ -70,14 +69,14 @@ class Housekeeper:
         self,
         broker: WorkerBroker,
         worker: str,
-        settings: WorkerSettings,
+        limits: QueueLimits,
         clock: Clock,
         random: Callable[[], float] = random.random,
     ) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
-        self._lease = LeaseLength(settings.lease_ms)
-        self._max_deliveries, self._retry_max_ms = settings.max_deliveries, settings.retry_max_ms
-        self._reclaim_guard = ReclaimGuard(settings.lease_ms / 1000, TICK_S)
+        self._lease = LeaseLength(limits.lease_ms)
+        self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
+        self._reclaim_guard = ReclaimGuard(limits.lease_ms / 1000, TICK_S)
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
         self._random = random

@@ -14,7 +14,6 @@ import os
 import platform
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -100,7 +99,7 @@ class Worker:
         self._models = shared.queues.get(queue.queue, ())
         self._state, self._started_ms, self._slots, self._fields = "starting", clock.now_ms(), 0, ""
         self._version = metadata.version("streamfleet")
-        self._configuration = Configuration(_limits(queue, settings), said(queue, settings))
+        self._configuration = Configuration(queue.limits(), said(queue))
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_notice: str | None = None
         self._batches: deque[int] = deque(maxlen=round(BATCHES_S / BEAT_S))
@@ -111,12 +110,12 @@ class Worker:
         limits, admission = self._configuration.limits, shared.admission
         model = self._models[0] if self._models else ""
         self._executor = Executor(self._engine, admission, self._publisher, clock, limits, traces, model)
-        self._completer = Completer(broker, name, in_flight, self._publisher, settings, clock)
+        self._completer = Completer(broker, name, in_flight, self._publisher, settings, limits, clock)
         self._puller = Puller(broker, name, admission, in_flight, clock, shared.turns)
         self._dispatcher = Dispatcher(
-            self._puller, self._executor, self._completer, in_flight, settings, clock, shared.containment
+            self._puller, self._executor, self._completer, in_flight, settings, limits, clock, shared.containment
         )
-        self._housekeeper = Housekeeper(broker, name, settings, clock)
+        self._housekeeper = Housekeeper(broker, name, limits, clock)
         tokens = settings.checkpoint_tokens
         self._checkpoints = Checkpoints(broker, name, in_flight, clock, tokens) if tokens else None
         self._keeper = self._keeper_kind(
@@ -441,13 +440,3 @@ class Worker:
 
 async def _raise_first(errors: asyncio.Queue[UnknownProtocol]) -> None:
     raise await errors.get()
-
-
-def _limits(queue: QueueSettings, settings: WorkerSettings) -> QueueLimits:
-    """The limits of this worker's environment."""
-    return replace(
-        queue.limits(),
-        lease_ms=settings.lease_ms,
-        max_deliveries=settings.max_deliveries,
-        retry_max_ms=settings.retry_max_ms,
-    )

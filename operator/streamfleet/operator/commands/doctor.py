@@ -48,11 +48,10 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
 async def _examine(settings: QueueSettings) -> list[Check]:
     from streamfleet.common.clock import SystemClock
     from streamfleet.common.queue_configuration import said
-    from streamfleet.common.settings import WorkerSettings, load
     from streamfleet.operator.broker import OperatorBroker
     from streamfleet.operator.doctor.examine import examine
 
-    environment = said(settings, load(WorkerSettings))
+    environment = said(settings)
     password_given = "@" in settings.redis_url.get_secret_value()
     broker = OperatorBroker.open(settings)
     try:

@@ -45,9 +45,8 @@ def show(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName =
 
 async def _show(settings: QueueSettings, as_json: bool) -> None:
     from streamfleet.common.queue_configuration import NAMES, said
-    from streamfleet.common.settings import WorkerSettings, load
 
-    own = said(settings, load(WorkerSettings))
+    own = said(settings)
     async with connected(settings) as broker:
         fields = await broker.configuration()
     differing = {name: value for name, value in own.items() if fields.get(name, value) != value}

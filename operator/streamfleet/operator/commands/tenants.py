@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfleet.common.limits import LEAST_WEIGHT, MOST_OF_A_TENANT
+from streamfleet.common.protocol import LEAST_WEIGHT, MOST_OF_A_TENANT
 from streamfleet.operator.commands.common import (
     AsJson,
     QueueName,
