@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from streamfleet.common.envelope import KNOWN_FIELDS
 from tests.fuzz import bodies, garbage
 from tests.fuzz.entries import ODD_BYTES, ODD_NUMBERS, Entries
 
@@ -29,11 +30,7 @@ raw_bodies = st.one_of(
     json_bodies.map(lambda body: json.dumps(body).encode("utf-8", "surrogatepass")),
     st.binary(max_size=200),
 )
-known_fields = (
-    b"body", b"id", b"endpoint", b"deadline", b"ttl", b"tenant", b"session", b"reply", b"stream",
-    b"traceparent", b"meta",
-)  # fmt: skip
-any_fields = st.dictionaries(st.sampled_from(known_fields) | raw, raw | raw_bodies, max_size=12)
+any_fields = st.dictionaries(st.sampled_from(sorted(KNOWN_FIELDS)) | raw, raw | raw_bodies, max_size=12)
 raw_entries = seeds.map(lambda seed: Entries(random.Random(seed), "h", lambda: NOW_MS).next())
 descriptions = st.one_of(
     seeds.map(lambda seed: garbage.description(random.Random(seed))),

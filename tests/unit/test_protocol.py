@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamfleet.common.envelope import KNOWN
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
     CHAT,
@@ -36,8 +37,6 @@ from streamfleet.producer.ask import encode_body
 
 BODY = b'{"prompt":"hi"}'
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-KNOWN = ["body", "id", "endpoint", "deadline", "ttl", "tenant", "session", "program", "reply", "stream"]
-KNOWN += ["traceparent", "meta"]
 
 json_values = st.recursive(
     st.none()

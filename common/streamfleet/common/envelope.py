@@ -1,13 +1,14 @@
-"""Reads and checks the fields of an entry other than its body. Pure.
+"""The fields of an entry: one table, and what reads, checks and writes each field but the body. Pure.
 
 Clients check values with the same functions when they encode a request.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
 
@@ -30,30 +31,20 @@ def check_label(value: str, param: str) -> str:
     return value
 
 
-def check_traceparent(value: str) -> str:
+def check_traceparent(value: str, param: str = "traceparent") -> str:
     """Check a W3C trace context.
 
     Raises:
         InvalidRequest: the value is not one.
     """
     if not _TRACEPARENT.fullmatch(value):
-        raise InvalidRequest("must be a W3C traceparent, such as 00-<32 hex>-<16 hex>-01", "traceparent")
+        raise InvalidRequest("must be a W3C traceparent, such as 00-<32 hex>-<16 hex>-01", param)
     return value
 
 
 def traceparent_of(trace_id: int, span_id: int, flags: int) -> str:
     """The W3C trace context of a span, from its OpenTelemetry ids."""
     return f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
-
-
-def check_meta(size: int) -> None:
-    """Check the size of ``meta``, in bytes.
-
-    Raises:
-        InvalidRequest: it is too large.
-    """
-    if size > MAX_META_BYTES:
-        raise InvalidRequest(f"is {size} bytes; at most {MAX_META_BYTES} are allowed", "meta")
 
 
 def check_deadline(epoch_ms: int, param: str = "deadline") -> int:
@@ -100,28 +91,95 @@ def _if_late(value: str, param: str) -> str:
 
 
 def _meta(value: str, _: str) -> str:
-    check_meta(len(value.encode()))
+    size = len(value.encode())
+    if size > MAX_META_BYTES:
+        raise InvalidRequest(f"is {size} bytes; at most {MAX_META_BYTES} are allowed", "meta")
     return value
 
 
-READERS: Mapping[bytes, Callable[[str, str], Any]] = {
-    b"deadline": _milliseconds,
-    b"ttl": _milliseconds,
-    b"tenant": check_label,
-    b"session": check_label,
-    b"program": check_label,
-    b"stream": _flag,
-    b"bounded": _flag,
-    b"if_late": _if_late,
-    b"traceparent": lambda value, _: check_traceparent(value),
-    b"meta": _meta,
-}
-"""For each field, what reads its text, given the field's name too. Each raises InvalidRequest."""
+def as_text(value: object, param: str) -> str:
+    """A client's option that has to be text. Raises InvalidRequest."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"must be text, not {type(value).__name__}", param, "invalid_type")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("cannot be written as UTF-8", param, "invalid_encoding") from None
+    return value
 
-KNOWN_FIELDS = frozenset({b"body", b"id", b"reply", b"endpoint", *READERS})
-"""Names of all fields that an entry may have. `unknown_fields.lua` has them too."""
+
+def _as_flag(value: object, _: str) -> str:
+    return "1" if value else ""
+
+
+def _as_text_or_json(value: object, param: str) -> str:
+    if isinstance(value, Mapping):
+        try:
+            value = json.dumps(dict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"cannot be written as JSON: {error}", param, "invalid_json") from None
+    return as_text(value, param)
+
+
+class RequestField(NamedTuple):
+    """A field of an entry; docs/protocol.md has its meaning.
+
+    Attributes:
+        name: its name.
+        read: reads its text, given the field's name too; raises InvalidRequest. None if `protocol.py` reads it.
+        write: returns the text of the client's option of that name, given the name too; raises InvalidRequest. None if
+            `ask.py` writes it.
+        carried: True if its result has it too, as given.
+        option: help of the command line's option of that name; empty for none.
+    """
+
+    name: str
+    read: Callable[[str, str], Any] | None = None
+    write: Callable[[Any, str], str] | None = None
+    carried: bool = False
+    option: str = ""
+
+
+FIELDS = (
+    RequestField("body"),
+    RequestField("id"),
+    RequestField("endpoint"),
+    RequestField("deadline", _milliseconds),
+    RequestField("ttl", _milliseconds),
+    RequestField("if_late", _if_late),
+    RequestField(
+        "tenant",
+        check_label,
+        as_text,
+        carried=True,
+        option="Whose request it is, for fairness between tenants.",
+    ),
+    RequestField(
+        "session",
+        check_label,
+        as_text,
+        carried=True,
+        option="What it belongs to, as a conversation: it runs where the cache of that is.",
+    ),
+    RequestField(
+        "program",
+        check_label,
+        as_text,
+        option="The agent's run that it is a turn of. Default: the session's.",
+    ),
+    RequestField("reply"),
+    RequestField("stream", _flag, _as_flag),
+    RequestField("traceparent", check_traceparent, as_text, carried=True),
+    RequestField("meta", _meta, _as_text_or_json, carried=True),
+    RequestField("bounded", _flag, _as_flag, carried=True),
+)
+"""All fields that an entry may have. A new one is a line here, and an option in `ask.py`."""
+CARRIED = tuple(field.name for field in FIELDS if field.carried)
+
+KNOWN = sorted(field.name for field in FIELDS)
+KNOWN_FIELDS = frozenset(map(str.encode, KNOWN))
 _ELSEWHERE = {b"priority": "the lane is the priority", b"model": "the model belongs into the body"}
-MEANT = (*sorted(KNOWN_FIELDS), *_ELSEWHERE)
+MEANT = (*map(str.encode, KNOWN), *_ELSEWHERE)
 _MOST_LOOKED_AT, _MOST_WARNINGS = 256, 8
 
 

@@ -102,11 +102,8 @@ class Request(NamedTuple):
         lane: its priority.
         endpoint: OpenAI path.
         deadline_ms: deadline, epoch ms; None for none.
-        tenant, session: fairness and affinity keys, carried.
-        program: the agent's run that it is a turn of.
         reply: name of the caller's reply stream.
-        stream: the caller wants tokens as they are generated; carried.
-        traceparent, meta: carried to result and logs.
+        stream: the caller wants tokens as they are generated.
     """
 
     body: Mapping[str, Any]
@@ -114,13 +111,8 @@ class Request(NamedTuple):
     lane: Lane
     endpoint: str
     deadline_ms: int | None = None
-    tenant: str | None = None
-    session: str | None = None
     reply: str | None = None
     stream: bool = False
-    traceparent: str | None = None
-    meta: str | None = None
-    program: str | None = None
 
 
 def check_name(value: str, param: str, forbidden: str = "") -> str:
@@ -185,7 +177,7 @@ def check_endpoint(value: str) -> str:
 
 
 _READERS: Mapping[bytes, Callable[[str, str], Any]] = {
-    **envelope.READERS,
+    **{field.name.encode(): field.read for field in envelope.FIELDS if field.read},
     b"id": check_name,
     b"reply": check_name,
     b"endpoint": lambda value, _: check_endpoint(value),
@@ -317,13 +309,8 @@ def decode(
         lane,
         given(b"endpoint") or infer_endpoint(body),
         deadline_ms,
-        given(b"tenant"),
-        given(b"session"),
         given(b"reply"),
         given(b"stream", False),
-        given(b"traceparent"),
-        given(b"meta"),
-        given(b"program"),
     )
 
 

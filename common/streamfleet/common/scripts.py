@@ -19,6 +19,8 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from streamfleet.common.envelope import CARRIED, KNOWN
+
 PACKAGE = "streamfleet.common"
 VERBS = (
     "enqueue",
@@ -59,6 +61,14 @@ _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 _POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
 _MARK = re.compile(r"^ *-- @(?:guard|include) .+\n", re.MULTILINE)
+
+
+TABLES = f"""\
+-- From the table of a request's fields in envelope.py: those that its result has too, and all.
+local TABLES = {{carried = '{" ".join(CARRIED)}', known = '{" ".join(KNOWN)}'}}
+"""
+"""The shared part `tables`, which is no file."""
+TABLES_PATH = "lib/tables.lua"
 
 
 def add(package: str, verbs: Sequence[str]) -> None:
@@ -178,7 +188,9 @@ class _Parts:
 
     def _path(self, name: str) -> str:
         path = f"lib/{name}.lua"
-        return path if self._folder.joinpath(path).is_file() else f"policies/{name}.lua"
+        return path if path == TABLES_PATH or self._folder.joinpath(path).is_file() else f"policies/{name}.lua"
 
     def _read(self, path: str) -> str:
+        if path == TABLES_PATH:
+            return TABLES
         return self._folder.joinpath(*path.split("/")).read_text("utf-8")

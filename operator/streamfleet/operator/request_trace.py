@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.durations import in_words
-from streamfleet.common.envelope import unknown_fields
+from streamfleet.common.envelope import CARRIED, unknown_fields
 from streamfleet.common.keys import NOBODY
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.request_location import Place, Trace
 
 NO_DEADLINE_MS = 9 * 10**15
-CARRIED = ("tenant", "session", "traceparent", "meta")
 _DIGITS = re.compile(rb"[0-9]{1,16}")
 _TRIES = re.compile(r"([0-9]{1,9})((?: [!-~]+)*)")
 
@@ -38,7 +37,7 @@ class TraceSummary:
         enqueued_ms, deadline_ms: epoch ms; None if unknown, or for no deadline.
         attempts: attempts before the present or last one.
         told: reply name to True if it was notified of the end.
-        carried: tenant, session, traceparent and meta, as far as given.
+        carried: the fields that results have too, as far as given.
         body_bytes: size of its body; None once the entry is gone.
         warnings: its mistakes that do not keep it from running.
     """

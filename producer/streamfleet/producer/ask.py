@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from streamfleet.common import jsontext
 from streamfleet.common.broker.types import Submission
-from streamfleet.common.envelope import check_deadline, check_label, check_meta, check_traceparent
+from streamfleet.common.envelope import FIELDS, as_text, check_deadline
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import (
     DEFAULT_MAX_BODY_BYTES,
@@ -88,6 +88,7 @@ class Ask:
 
 
 _FIELDS = frozenset(field.name for field in fields(Ask))
+_WRITTEN = tuple((field.name, field.read, field.write) for field in FIELDS if field.read and field.write)
 _LANES: dict[str, Lane] = {lane: lane for lane in LANES}
 
 
@@ -175,7 +176,7 @@ def prepare(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int = 
 
 def check_id(value: object) -> str:
     """Check a request id that a caller chose. Raises InvalidRequest."""
-    return check_name(_text(value, "id"), "id")
+    return check_name(as_text(value, "id"), "id")
 
 
 def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> Draft:
@@ -194,7 +195,7 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
     if ask.endpoint is None:
         endpoint = infer_endpoint(ask.body)
     else:
-        endpoint = check_endpoint(_text(ask.endpoint, "endpoint"))
+        endpoint = check_endpoint(as_text(ask.endpoint, "endpoint"))
         if endpoint != inferred(ask.body):
             fields["endpoint"] = endpoint.encode()
     if ask.deadline is not None or ask.ttl_ms is not None:
@@ -203,29 +204,20 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
         fields["if_late"] = _if_late(ask)
     if reply is not None:
         fields["reply"] = reply.encode()
-    _carry(ask, fields)
+    _write_options(ask, fields)
     compared = comparable(endpoint, compared)
     if len(body) > LONG_BYTES:
         return Draft(request_id, lane, fields, reply or "", "", hashed(compared))
     return Draft(request_id, lane, fields, reply or "", compared)
 
 
-def _carry(ask: Ask, fields: dict[str, bytes]) -> None:
-    """Add the fields that are carried along unchanged."""
-    if ask.tenant is not None:
-        fields["tenant"] = check_label(_text(ask.tenant, "tenant"), "tenant").encode()
-    if ask.session is not None:
-        fields["session"] = check_label(_text(ask.session, "session"), "session").encode()
-    if ask.program is not None:
-        fields["program"] = check_label(_text(ask.program, "program"), "program").encode()
-    if ask.stream:
-        fields["stream"] = b"1"
-    if ask.traceparent is not None:
-        fields["traceparent"] = _traceparent(ask.traceparent).encode()
-    if ask.meta is not None:
-        fields["meta"] = _meta(ask.meta)
-    if ask.bounded:
-        fields["bounded"] = b"1"
+def _write_options(ask: Ask, fields: dict[str, bytes]) -> None:
+    """Add the options that are fields by their own names. An empty text counts as absent, as in an entry."""
+    given = vars(ask)
+    for name, read, write in _WRITTEN:
+        if (value := given.get(name)) is not None and (text := write(value, name)):
+            read(text, name)
+            fields[name] = text.encode()
 
 
 def encode_body(body: Mapping[str, Any]) -> tuple[bytes, str]:
@@ -289,29 +281,3 @@ def _milliseconds(value: object, param: str) -> bytes:
     if not 0 <= value < 10**16:
         raise InvalidRequest(f"must be 0 or more milliseconds, in at most 16 digits, not {value}", param)
     return b"%d" % value
-
-
-def _traceparent(value: object) -> str:
-    # An empty text counts as absent, as in an entry.
-    return check_traceparent(text) if (text := _text(value, "traceparent")) else text
-
-
-def _meta(value: object) -> bytes:
-    if isinstance(value, Mapping):
-        try:
-            value = json.dumps(dict(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequest(f"cannot be written as JSON: {error}", "meta", "invalid_json") from None
-    text = _text(value, "meta").encode()
-    check_meta(len(text))
-    return text
-
-
-def _text(value: object, param: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"must be text, not {type(value).__name__}", param, "invalid_type")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest("cannot be written as UTF-8", param, "invalid_encoding") from None
-    return value

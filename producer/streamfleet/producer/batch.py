@@ -7,8 +7,8 @@ enqueued together. Memory holds the custom_ids, the outstanding lines and the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +18,7 @@ from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
-from streamfleet.producer.ask import Ask
+from streamfleet.producer.ask import as_ask
 from streamfleet.producer.batch_files import AppendFile, count_lines, lines_of, open_input
 from streamfleet.producer.batch_lines import (
     BadLine,
@@ -50,7 +50,7 @@ class BatchOptions:
         deadline_ms: deadline, epoch ms; None for none.
         window: largest number of outstanding requests.
         if_late: REFUSE for lines that fail where they will likely be late; None for lines that wait.
-        tenant, session, program: as in `Options`, of all its requests.
+        labels: further options of all its requests, such as ``tenant``.
     """
 
     id_prefix: str
@@ -58,9 +58,7 @@ class BatchOptions:
     deadline_ms: int | None = None
     window: int = 1000
     if_late: str | None = None
-    tenant: str | None = None
-    session: str | None = None
-    program: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,19 +250,17 @@ class Batch:
 
     def _prepare(self, line: BatchLine) -> Submission:
         options = self._options
-        ask = Ask(
-            body=line.body,
-            id=request_id(options.id_prefix, line.custom_id),
-            lane=options.lane,
-            deadline=options.deadline_ms,
-            endpoint=line.url,
-            if_late=options.if_late,
-            tenant=options.tenant,
-            session=options.session,
-            program=options.program,
-        )
+        asked = {
+            "body": line.body,
+            "id": request_id(options.id_prefix, line.custom_id),
+            "lane": options.lane,
+            "deadline": options.deadline_ms,
+            "endpoint": line.url,
+            "if_late": options.if_late,
+            **options.labels,
+        }
         try:
-            return self._client.prepare(ask)
+            return self._client.prepare(as_ask(asked))
         except InvalidRequest as error:
             raise BadLine(line.number, line.custom_id, error.message, error.param, error.code) from None
 

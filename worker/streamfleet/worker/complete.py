@@ -19,7 +19,7 @@ from streamfleet.common import jsontext, metrics
 from streamfleet.common.broker.types import Claim, CompleteCode, Completion, Lease, Retry, RetryCode
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
-from streamfleet.common.envelope import unknown_fields
+from streamfleet.common.envelope import CARRIED, unknown_fields
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import MAX_META_BYTES, Status
@@ -36,7 +36,7 @@ MOST_AT_ONCE = 128
 REFUSED_AGAIN_S = 1.0
 RESPONSE_BYTES_AT_ONCE = 4_194_304
 ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and Redis serves nobody else meanwhile
-_CARRIED = tuple((name.encode(), name) for name in ("tenant", "session", "traceparent", "meta", "bounded"))
+_CARRIED = tuple((name.encode(), name) for name in CARRIED)
 _usage = jsontext.encoder(ascii_only=True, sort_keys=False, allow_nan=True)
 T = TypeVar("T")
 

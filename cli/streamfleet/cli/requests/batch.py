@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamfleet.cli.requests.enqueue import IfLate, Program, Session, Tenant
+from streamfleet.cli.requests.enqueue import IfLate, with_labels
 from streamfleet.common.envelope import check_label
 from streamfleet.common.protocol import Lane, check_name
 from streamfleet.operator.commands.common import (
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from streamfleet.producer.batch_files import AppendFile
 
 
-def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
+@with_labels
+def batch(  # noqa: PLR0913 - each parameter is an option
     source: Annotated[
         Path,
         typer.Argument(metavar="IN.jsonl", dir_okay=False, readable=True, help="Requests; - is stdin. IN.gz is gzip."),
@@ -66,9 +67,8 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
     window: Annotated[
         int, typer.Option("--window", min=1, max=100_000, help="How many requests are outstanding at most.")
     ] = 1000,
-    tenant: Tenant = None,
-    session: Session = None,
-    program: Program = None,
+    *,
+    labels: Mapping[str, str],
     redis_url: RedisUrl = None,
     queue: QueueName = None,
 ) -> None:
@@ -103,10 +103,10 @@ def batch(  # noqa: PLR0913, PLR0917 - each parameter is an option
         )
     if if_late is not None and deadline_ms is None:
         raise typer.BadParameter("--if-late needs --deadline: nothing else can be late")
-    for name, label in (("tenant", tenant), ("session", session), ("program", program)):
-        check_label(label or "", name)
+    for name, label in labels.items():
+        check_label(label, name)
     prefix = None if id_prefix is None else check_name(id_prefix, "id_prefix")
-    options = BatchOptions(prefix or "", lane, deadline_ms, window, if_late, tenant, session, program)
+    options = BatchOptions(prefix or "", lane, deadline_ms, window, if_late, labels)
     with TemporaryDirectory(prefix="streamfleet-batch-") as folder:
         progress = _run_files(settings, source, output, errors, options, Path(folder))
     if progress.failed:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamfleet.cli.requests.show import show_result, show_stream
+from streamfleet.common.envelope import FIELDS
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.commands.common import QueueName, RedisUrl, out, queue_settings, run, say
@@ -25,16 +29,35 @@ class IfLate(StrEnum):
     DOWNGRADE = "downgrade"
 
 
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose request it is, for fairness between tenants.")]
-Session = Annotated[
-    str | None,
-    typer.Option("--session", help="What it belongs to, as a conversation: it runs where the cache of that is."),
-]
-Program = Annotated[
-    str | None, typer.Option("--program", help="The agent's run that it is a turn of. Default: the session's.")
-]
+LABELS = {field.name: field.option for field in FIELDS if field.option}
 
 
+def with_labels(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has options for the labels of a request in the place of its parameter `labels`, a mapping."""
+    options = [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, typer.Option(f"--{name}", help=text)],
+        )
+        for name, text in LABELS.items()
+    ]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        labels = {name: given.pop(name) for name in LABELS}
+        command(**given, labels={name: value for name, value in labels.items() if value is not None})
+
+    known = [
+        each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(command, eval_str=True).parameters.values()
+    ]
+    place = [each.name for each in known].index("labels")
+    with_options.__signature__ = Signature([*known[:place], *options, *known[place + 1 :]])  # type: ignore[attr-defined]
+    return with_options
+
+
+@with_labels
 def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     message: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="A user message; makes a chat request of it.")
@@ -63,9 +86,8 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str | None, typer.Option("--id", help="The request's id. The same id and body again is the same request.")
     ] = None,
     endpoint: Annotated[str | None, typer.Option("--endpoint", help="OpenAI path. Inferred from the body.")] = None,
-    tenant: Tenant = None,
-    session: Session = None,
-    program: Program = None,
+    *,
+    labels: Mapping[str, str],
     wait: Annotated[
         bool, typer.Option("--wait", "-w", help="Wait, and print the answer's text in place of the id.")
     ] = False,
@@ -94,8 +116,7 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ```
     """
     options: dict[str, Any] = {"lane": lane, "id": request_id, "endpoint": endpoint, "stream": stream}
-    options |= {"if_late": if_late, **_deadline(deadline, ttl)}
-    options |= {"tenant": tenant, "session": session, "program": program}
+    options |= {"if_late": if_late, **_deadline(deadline, ttl), **labels}
     request = _body([each for each in (message, prompt) if each is not None], body, max_tokens)
     if as_json and not (wait or stream):
         raise typer.BadParameter("--json prints the answer: give --stream too, or --wait")

@@ -7,6 +7,7 @@ import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from streamfleet.common.envelope import CARRIED
 from streamfleet.operator.commands.common import fail, out, out_record, say
 
 if TYPE_CHECKING:
@@ -55,11 +56,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "waited_ms": timings.waited_ms,
         "first_token_ms": timings.first_token_ms,
         "total_ms": timings.total_ms,
-        **{
-            name: result.fields[name]
-            for name in ("lane", "entry", "tenant", "session", "meta")
-            if name in result.fields
-        },
+        **{name: result.fields[name] for name in ("lane", "entry", *CARRIED) if name in result.fields},
     }
 
 

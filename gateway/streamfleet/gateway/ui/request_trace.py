@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from streamfleet.common.envelope import CARRIED
 from streamfleet.common.results import Result
 from streamfleet.gateway.ui.texts import LINE_CHARS, MOST_CHARS, error_of, fields_of, line, passage, usage_of
 from streamfleet.operator.request_location import Trace
 from streamfleet.operator.request_trace import NO_DEADLINE_MS, TraceSummary, as_json_value, summarize
 
 CANCELLABLE = frozenset({"undelivered", "ready", "delayed", "handed_out", "running", "nowhere"})
-_TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", "tenant", "session", "traceparent", "meta")
+_TEXTS = ("id", "text", "entry", "lane", "worker", "finished_ms", *CARRIED)
 
 
 class Event(NamedTuple):

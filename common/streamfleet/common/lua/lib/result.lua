@@ -1,13 +1,13 @@
 -- @include entry
+-- @include tables
 -- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their meanings, in the
--- order of this table; beside them there is one `notified:<name>` for each reply name. Redis gets what is given of them.
+-- order of this table and then of TABLES.carried; beside them there is one `notified:<name>` for each reply name. Redis
+-- gets what is given of them.
 local RESULT_FIELDS = {
   'status', 'response', 'error', 'finished_ms', 'lane', 'entry', 'enqueued_ms', 'attempt', 'http_status', 'worker',
-  'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'tenant', 'session', 'traceparent',
-  'meta', 'streamed', 'resumed_tokens', 'passed_ms', 'bounded',
-  'warnings',
+  'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'streamed',
+  'resumed_tokens', 'passed_ms', 'warnings',
 }
-local CARRIED = {'tenant', 'session', 'traceparent', 'meta', 'bounded'}   -- fields of the entry
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
 local told = {}
 
@@ -17,12 +17,13 @@ local function notified_field(reply) return 'notified:' .. reply end
 
 -- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
 local function add_fields(values, n, given)
-  for i = 1, #RESULT_FIELDS do
-    local name = RESULT_FIELDS[i]
+  local function add(name)
     if given[name] then
       values[n + 1], values[n + 2], n = name, given[name], n + 2
     end
   end
+  for i = 1, #RESULT_FIELDS do add(RESULT_FIELDS[i]) end
+  for name in string.gmatch(TABLES.carried, '%S+') do add(name) end
   return n
 end
 
@@ -31,7 +32,7 @@ end
 local function describe(given, lane, id, entry)
   given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
   given.enqueued_ms = string.format('%.0f', entry.enqueued)
-  for _, name in ipairs(CARRIED) do
+  for name in string.gmatch(TABLES.carried, '%S+') do
     given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
   end
   local unknown_fields = make_unknown_fields()

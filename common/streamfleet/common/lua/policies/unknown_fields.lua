@@ -1,14 +1,15 @@
 -- @include keys
+-- @include tables
 -- Names fields of an entry that look like a mistake; fields of others do not. `unknown_fields` in envelope.py says the same
 -- of requests that a worker ends.
 
 -- Returns a JSON array of sentences; nil for none. `fields`: by name. All is made at the call: nearly none needs it.
 return function(fields)
-  local meant = {'body', 'bounded', 'deadline', 'endpoint', 'id', 'if_late', 'meta', 'program', 'reply', 'session', 'stream',
-    'tenant', 'traceparent', 'ttl', 'priority', 'model'}
   local elsewhere = {priority = 'the lane is the priority', model = 'the model belongs into the body'}
-  local known, names, found, sub = {}, {}, {}, string.sub
-  for i = 1, #meant do known[meant[i]] = not elsewhere[meant[i]] end
+  local meant, known, names, found, sub = {}, {}, {}, {}, string.sub
+  for name in string.gmatch(TABLES.known .. ' priority model', '%S+') do
+    meant[#meant + 1], known[name] = name, not elsewhere[name]
+  end
   for name in pairs(fields) do
     if not known[name] and #names < 256 then names[#names + 1] = name end
   end
