@@ -21,7 +21,6 @@ from streamfleet.common.clock import SystemClock
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.housekeeping import Housekeeper
 from tests.broker import Broker
 from tests.ha.nodes import make_replica
@@ -190,7 +189,7 @@ async def step(queue: Queue, number: int) -> None:
         for claim in (await queue.pull(worker, 1, home=Home(worker, 0))).claims:
             await queue.broker.renew(worker, [claim.lease])
             await queue.complete(worker, claim.lease)
-    await Housekeeper(queue.broker, "w1", load(WorkerSettings), SystemClock()).tick()
+    await Housekeeper(queue.broker, "w1", queue.broker.limits, SystemClock()).tick()
 
 
 async def held(queue: Queue) -> dict[str, Any]:
