@@ -63,8 +63,8 @@ class LabelledState:
         self.open_since = dict.fromkeys(LANES, BEGIN)
         self.calm_from = BEGIN
         """Until then nobody need be woken: a worker died with a wake-up, and the housekeeping has not said it again."""
-        self.dead_until = 0
-        """Until when a worker that died counts as one that listens."""
+        self.dead_until = 0.0
+        """Until when a worker that died counts as one that listens, or watches."""
         self.excused: Set[str] = EXPECTED.keys()
         self.tick_at = BEGIN + TICK_MS
         self.made = self.serial = self.number = 0
@@ -213,6 +213,10 @@ class LabelledState:
             if self.now >= self.tick_at:
                 self.tick_at = self.calm_from = self.now + TICK_MS
             return
+        if self.dead:  # it strikes their watches off, and says what they kept waiting a second later
+            watch = await self.queue.command("ZRANGE", self.queue.keys.watch, 0, -1, "WITHSCORES")
+            ends = [float(end) for name, end in zip(watch[::2], watch[1::2], strict=True) if name.decode() in self.dead]
+            self.dead_until = max([self.dead_until, *ends])
         await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
         for request in due:
             request.place, request.since = READY, self.now
@@ -251,10 +255,12 @@ class LabelledState:
 
     def _check_lanes(self, rooms: Rooms, leases: Sequence[Lease], credit: list[int]) -> None:
         """Check that urgent lanes come first, and each has its share, where all that waits may run."""
-        for known in self.books.tenants.values():
-            # A tenant whose limit was raised waits in turn once the housekeeping has seen that.
-            if len(known.limits) > 1 or known.order.running + len(leases) >= known.limits[0]:
-                return
+        if any(known.order.running + len(leases) >= min(known.limits) for known in self.books.tenants.values()):
+            return
+        # A tenant whose limit was raised waits in turn once the housekeeping has seen that.
+        waiting_tenants = {request.tenant for request in self.books.waiting()}
+        if any(min(self.books.tenant(name).limits) < self.books.tenant(name).limits[-1] for name in waiting_tenants):
+            return
         requests = [request for request in self.books.requests.values() if not request.late(self.now)]
         waiting = Counter(request.lane for request in requests if request.place == READY)
         there = [0 if lane in self.paused else waiting[lane] for lane in LANES]
