@@ -65,6 +65,8 @@ class LabelledState:
         """Until then nobody need be woken: a worker died with a wake-up, and the housekeeping has not said it again."""
         self.dead_until = 0.0
         """Until when a worker that died counts as one that listens, or watches."""
+        self.told_dead: set[str] = set()
+        """Dead workers that had taken a wake-up along when the housekeeping came last."""
         self.excused: Set[str] = EXPECTED.keys()
         self.tick_at = BEGIN + TICK_MS
         self.made = self.serial = self.number = 0
@@ -213,10 +215,7 @@ class LabelledState:
             if self.now >= self.tick_at:
                 self.tick_at = self.calm_from = self.now + TICK_MS
             return
-        if self.dead:  # it strikes their watches off, and says what they kept waiting a second later
-            watch = await self.queue.command("ZRANGE", self.queue.keys.watch, 0, -1, "WITHSCORES")
-            ends = [float(end) for name, end in zip(watch[::2], watch[1::2], strict=True) if name.decode() in self.dead]
-            self.dead_until = max([self.dead_until, *ends])
+        await self._note_dead()
         await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
         for request in due:
             request.place, request.since = READY, self.now
@@ -230,6 +229,13 @@ class LabelledState:
         for tenant in self.books.tenants.values():
             del tenant.weights[:-1], tenant.limits[:-1]
         await self.queue.broker.after_staging()
+
+    async def _note_dead(self) -> None:
+        """The housekeeping strikes their watches off, and says once more what they kept waiting, a second later."""
+        if self.dead:
+            dump = await self.queue.dump()
+            self.dead_until = max([self.dead_until, *(end for name, end in dump.get("watch", []) if name in self.dead)])
+            self.told_dead = {name for name in self.dead if f"home:{name}" in dump}
 
     async def _reclaim(self) -> None:
         gone = {name for name, since in self.dead.items() if self.now - since >= LEASE_MS}
@@ -257,12 +263,12 @@ class LabelledState:
         """Check that urgent lanes come first, and each has its share, where all that waits may run."""
         if any(known.order.running + len(leases) >= min(known.limits) for known in self.books.tenants.values()):
             return
+        requests = [request for request in self.books.waiting() if not request.late(self.now)]
         # A tenant whose limit was raised waits in turn once the housekeeping has seen that.
-        waiting_tenants = {request.tenant for request in self.books.waiting()}
-        if any(min(self.books.tenant(name).limits) < self.books.tenant(name).limits[-1] for name in waiting_tenants):
+        limits = [self.books.tenant(request.tenant).limits for request in requests]
+        if any(min(known) < known[-1] for known in limits):
             return
-        requests = [request for request in self.books.requests.values() if not request.late(self.now)]
-        waiting = Counter(request.lane for request in requests if request.place == READY)
+        waiting = Counter(request.lane for request in requests)
         there = [0 if lane in self.paused else waiting[lane] for lane in LANES]
         picks = Shares(self.queue.limits.shares, [*credit]).choose(len(leases), there, rooms.lanes, rooms.owed)
         taken = Counter(lease.lane for lease in leases)
@@ -316,8 +322,10 @@ class LabelledState:
         home = Homes(dump).of.get(request.name, "")
         held = request.held[0] > since and request.held[1] != worker.name
         blocked = worker.waits in (Role.WATCHER, Role.LISTENER, Role.STANDBY)
-        until = [self.dead_until, *(end for name, end in dump.get("watch", []) if name in self.dead)]
-        dead = max(until) + TICK_MS >= since  # the housekeeping has not said it again
+        watch = {name: end for name, end in dump.get("watch", []) if name in self.dead}
+        until = max([self.dead_until, *watch.values()])
+        told = any(f"home:{name}" in dump for name in watch.keys() - self.told_dead)
+        dead = told or until + TICK_MS >= since  # the housekeeping has not said it again
         causes = {"home": home == worker.name and blocked, "dead": dead}
         late = held or home not in ("", worker.name) or any(causes[name] for name in self.excused)
         return HOME_MS if late else IDLE_MS
