@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from enum import Enum, auto
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field
 from pydantic_settings import NoDecode
 
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, MAX_META_BYTES, MAX_NAME_CHARS, SHARES
+from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES
 
 ENVELOPE_BYTES = 16_384
 """Bytes allowed for an entry's fields other than its body."""
@@ -190,11 +190,17 @@ class QueueLimits(SharedLimits):
         """Largest body that may run."""
         return self.max_entry_bytes - ENVELOPE_BYTES
 
+    def in_scripts(self) -> dict[str, Any]:
+        """The limits that scripts read, by name."""
+        return {name: getattr(self, name) for name in (*IN_SCRIPTS, "record_ttl_ms")}
+
     def encoded(self, prefix: str) -> str:
-        """JSON of the limits that scripts read, with the lanes and the prefix of the queue's keys."""
-        values = {name: getattr(self, name) for name in (*IN_SCRIPTS, "record_ttl_ms")}
-        values |= {"prefix": prefix, "lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES}
-        return json.dumps({name: value for name, value in values.items() if value is not None})
+        """JSON of the prefix of the queue's keys, and of the limits that scripts read and that are not the default.
+
+        The defaults are in the scripts' text: decoding all of them would take a fifth of a short call.
+        """
+        others = {name: value for name, value in self.in_scripts().items() if value != DEFAULTS[name]}
+        return json.dumps({"prefix": prefix, **others})
 
 
 def marked(use: Use) -> tuple[str, ...]:
@@ -204,3 +210,4 @@ def marked(use: Use) -> tuple[str, ...]:
 
 
 IN_SCRIPTS = marked(Use.SCRIPTS)
+DEFAULTS = QueueLimits().in_scripts()

@@ -12,14 +12,17 @@ The queue's scripts are in this package. Another package with scripts adds their
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from streamfleet.common.envelope import CARRIED, KNOWN
+from streamfleet.common.envelope import CARRIED, KNOWN, MAX_META_BYTES, MAX_NAME_CHARS
+from streamfleet.common.limits import DEFAULTS
+from streamfleet.common.protocol import LANES
 
 PACKAGE = "streamfleet.common"
 VERBS = (
@@ -63,9 +66,23 @@ _POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
 _MARK = re.compile(r"^ *-- @(?:guard|include) .+\n", re.MULTILINE)
 
 
+def _lua(value: object) -> str:
+    """A value of a table as Lua text."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {_lua(each)}' for name, each in value.items() if each is not None)}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"{{{', '.join(map(_lua, value))}}}"
+    return json.dumps(value)
+
+
 TABLES = f"""\
--- From the table of a request's fields in envelope.py: those that its result has too, and all.
-local TABLES = {{carried = '{" ".join(CARRIED)}', known = '{" ".join(KNOWN)}'}}
+-- A request's fields, from the table in envelope.py: the names of those that its result has too, and of all. A queue's
+-- limits, from the table in limits.py: their defaults, with the lanes, the most urgent first.
+local TABLES = {{
+  carried = {_lua(" ".join(CARRIED))},
+  known = {_lua(" ".join(KNOWN))},
+  limits = {_lua(DEFAULTS | {"lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES})},
+}}
 """
 """The shared part `tables`, which is no file."""
 TABLES_PATH = "lib/tables.lua"

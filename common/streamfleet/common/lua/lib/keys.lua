@@ -1,10 +1,11 @@
+-- @include tables
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
 -- then its ready set, then its turns, then those below, and then those that only a policy reads. ARGV[1] is the
--- configuration: the prefix of the queue's keys, the lanes, the most urgent first, and the limits. QueueLimits.encoded()
--- in limits.py has the names.
+-- configuration: the prefix of the queue's keys, and the limits that are not the default. QueueLimits.encoded() in limits.py
+-- writes it.
 local GROUP, NOBODY = 'workers', '~'
 local call = redis.call
-local cfg = cjson.decode(ARGV[1])
+local cfg = setmetatable(cjson.decode(ARGV[1]), {__index = TABLES.limits})
 local LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
 local SHARED = 3 * LANE_COUNT + 16
 local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 15, SHARED - 6)
