@@ -25,7 +25,6 @@ from bench.core.machine import describe
 from bench.core.redis import own_server
 from bench.core.reports import ROOT, Report, Table, Target
 from bench.core.rounds import Sample, interleave, middle
-from bench.scripts.side import FLEET, LOAD
 from bench.shards.costs import LONE_PAUSE_S
 from tests.scripts.compare.kept import ALL, environment, sources, unpack
 
@@ -33,6 +32,10 @@ LABELS = {"plain": "", "tenants": ", 1,000 tenants", "sessions": ", sessions", "
 DRAWS, ENOUGH, NARROW = 2_000, 30, 0.03
 DEAR = ("keep_house", "reclaim")
 MOST_LOAD_MS = 10.0
+LOAD = "longest load"
+"""In the place of a verb: the longest of the commands that load the scripts into a new server."""
+FLEET = "fleet"
+"""In the place of a verb: half as many requests a second as there are workers."""
 Measure = Callable[[], float]
 
 

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 from bench.core.command import finish, parser
-from bench.scripts import ROWS, Sizes, run
-from bench.scripts.side import FLEET
+from bench.scripts import FLEET, ROWS, Sizes, run
 
 EXAMPLES = """\
 examples:

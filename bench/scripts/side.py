@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from bench.scripts import FLEET, LOAD
 from bench.shards import fleets
 from bench.shards.sizes import FULL
 from streamfleet.common import scripts
@@ -40,10 +41,6 @@ WITHOUT_REQUESTS: dict[str, tuple[Any, ...]] = {
     "reclaim": (600_000, 5),
 }
 """Verbs that are told of no request, and their arguments."""
-LOAD = "longest load"
-"""In the place of a verb: the longest of the commands that load the scripts into a new server."""
-FLEET = "fleet"
-"""In the place of a verb: half as many requests a second as there are workers."""
 SPLIT = ("return_delayed", "tend_watchers", "tidy_homes", "rank_anew", "expire", "tidy_tenants", "measure_pace")
 """What was `promote` and `expire` in earlier commits."""
 

@@ -480,7 +480,6 @@ async def looks(me: Broker) -> None:
         ("PTTL", keys.result("r-1")),
         ("EXISTS", keys.result("r-1")),
         ("MEMORY", "USAGE", keys.lane("low")),
-        ("FUNCTION", "LIST"),
         *CLUSTER,
     ):
         await allowed(me, *words)

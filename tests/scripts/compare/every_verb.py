@@ -246,7 +246,6 @@ class EveryVerb:
                 for row in rows:
                     await self.queue.age(lane, row[0].decode(), owner)
         await self.queue.command("SCRIPT", "FLUSH")
-        await self.queue.command("FUNCTION", "FLUSH")
 
     async def _full(self) -> None:
         async with self.queue.full_memory():
