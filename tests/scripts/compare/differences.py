@@ -64,6 +64,12 @@ class Allowed:
         return found
 
 
+NOT_PLAYED = (
+    "a renewal leaves the charge of an entry that was deleted by hand to the upkeep: all that follows may differ"
+)
+"""Reason for which histories with tenants renew no such entry."""
+
+
 async def wake_the_same(today: Connection, kept: Connection) -> None:
     """A home is woken as a delayed request comes back. `promote` did not if it tidied it away in the same call."""
     both = (today, kept)

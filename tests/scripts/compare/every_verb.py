@@ -150,7 +150,12 @@ class EveryVerb:
 
     async def _renew(self) -> None:
         worker, leases = self._some()
+        if self.labelled:  # see differences.NOT_PLAYED
+            leases = [each for each in leases if await self.queue.command("XRANGE", *self._place(each))]
         await self.broker.renew(worker, leases, {lease: ("run", 7) for lease in leases if self.pick([0, 1])})
+
+    def _place(self, lease: Lease) -> tuple[str, str, str]:
+        return self.keys.lane(lease.lane), lease.stream_id, lease.stream_id
 
     async def _release(self) -> None:
         worker, leases = self._some()

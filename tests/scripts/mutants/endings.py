@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "notification: a result's field `id` is not the request's",
         "values[n + 1], values[n + 2] = 'id', request_id   -- the last of a name counts\n"
-        "    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))",
+        "      tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))",
         "tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, unpack(values, 1, n))",
         "complete.a_small_result_comes_with_its_notification",
     ),

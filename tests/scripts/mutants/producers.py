@@ -129,7 +129,7 @@ MUTANTS = (
     Mutant(
         "discard duplicate: then the result lives as any",
         "  call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)\n"
-        "  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)\n",
+        "    redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)\n",
         "",
         "cancel.the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any",
     ),

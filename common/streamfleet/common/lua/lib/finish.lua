@@ -28,9 +28,8 @@ local function remove_entry(lane, id, late) remove_entries(lane, {id}, late) end
 -- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps the first
 -- letter of each part of DEAD_PART bytes. At the start of a part, the letters before the part that is a whole cap ago
 -- are deleted.
-local DEAD_PART = 16777216
-
 local function bound_dead_bytes(id, bytes)
+  local DEAD_PART = 16777216
   local total = redis.pcall('HINCRBY', SCHED, 'dead_bytes', bytes)
   if type(total) ~= 'number' then return end   -- overwritten by hand: then only the number of letters is bounded
   local part = math.floor(total / DEAD_PART)

@@ -9,37 +9,6 @@ local RESULT_FIELDS = {
   'resumed_tokens', 'passed_ms', 'warnings',
 }
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
-local told = {}
-
-local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
-local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
-local function notified_field(reply) return 'notified:' .. reply end
-
--- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
-local function add_fields(values, n, given)
-  local function add(name)
-    if given[name] then
-      values[n + 1], values[n + 2], n = name, given[name], n + 2
-    end
-  end
-  for i = 1, #RESULT_FIELDS do add(RESULT_FIELDS[i]) end
-  for name in string.gmatch(TABLES.carried, '%S+') do add(name) end
-  return n
-end
-
--- @policy unknown_fields
--- Adds to `given` what every result says of its entry, and returns it.
-local function describe(given, lane, id, entry)
-  given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
-  given.enqueued_ms = string.format('%.0f', entry.enqueued)
-  for name in string.gmatch(TABLES.carried, '%S+') do
-    given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
-  end
-  local unknown_fields = make_unknown_fields()
-  -- @guard result: unknown fields are named
-  given.warnings = unknown_fields and unknown_fields(entry.named)
-  return given
-end
 
 local function openai_error(message, kind, param, code)
   return cjson.encode({error = {message = message, type = kind, param = param or cjson.null, code = code}})
@@ -49,114 +18,149 @@ local function deadline_error(where)
   return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
 end
 
--- A result of up to 4 KiB goes with its notification, which spares its reader a call; but not behind 200 others, because
--- a reply stream that nobody reads must stay small. `values`, n in number, end with the status; nil if none is to go along.
--- A stream lives as long as a result from its first entry on: no result stays in it for longer than it is kept.
-local function tell_reply(reply, request_id, status, values, n)
-  local key = cfg.prefix .. 'reply:' .. reply
-  local room, length, bytes = told[key], nil, 0
-  if not room then
-    length = call_if_typed('XLEN', key) or 0
-    room = 200 - length
-  end
-  for i = 2, values and n or 0, 2 do bytes = bytes + string.len(values[i]) end
-  if values and room > 0 and bytes <= 4096 then
-    values[n + 1], values[n + 2] = 'id', request_id   -- the last of a name counts
-    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))
-  else
-    tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
-  end
-  if length == 0 then call('PEXPIRE', key, cfg.result_ttl_ms) end
-  told[key] = room - 1
-end
+local describe, notify, publish_pairs, publish, add_to_result, end_untold_tokens
+do
+  local told = {}
 
--- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
-local function notify(reply, request_id, status)
-  if not reply or call('HMGET', result_key(request_id), notified_field(reply))[1] == '1' then return end
-  tell_reply(reply, request_id, status)
-  call('HSET', result_key(request_id), notified_field(reply), '1')   -- last: a notification refused above is sent later
-end
+  local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
+  local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
+  local function notified_field(reply) return 'notified:' .. reply end
 
--- Writes the last entry of a streamed request's tokens, in one step with its result; `words`: more fields of it. A
--- refusal does not delay the end: readers also look at the result.
-local function end_tokens(request_id, status, words)
-  local key = tokens_key(request_id)
-  local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
-  -- @guard tokens: they expire
-  if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
-end
+  -- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
+  local function add_fields(values, n, given)
+    local function add(name)
+      if given[name] then
+        values[n + 1], values[n + 2], n = name, given[name], n + 2
+      end
+    end
+    for i = 1, #RESULT_FIELDS do add(RESULT_FIELDS[i]) end
+    for name in string.gmatch(TABLES.carried, '%S+') do add(name) end
+    return n
+  end
+
+-- @policy unknown_fields
+  -- Adds to `given` what every result says of its entry, and returns it.
+  function describe(given, lane, id, entry)
+    given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
+    given.enqueued_ms = string.format('%.0f', entry.enqueued)
+    for name in string.gmatch(TABLES.carried, '%S+') do
+      given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
+    end
+    local unknown_fields = make_unknown_fields()
+    -- @guard result: unknown fields are named
+    given.warnings = unknown_fields and unknown_fields(entry.named)
+    return given
+  end
+
+  -- A result of up to 4 KiB goes with its notification, which spares its reader a call; but not behind 200 others, because
+  -- a reply stream that nobody reads must stay small. `values`, n in number, end with the status; nil if none is to go along.
+  -- A stream lives as long as a result from its first entry on: no result stays in it for longer than it is kept.
+  local function tell_reply(reply, request_id, status, values, n)
+    local key = cfg.prefix .. 'reply:' .. reply
+    local room, length, bytes = told[key], nil, 0
+    if not room then
+      length = call_if_typed('XLEN', key) or 0
+      room = 200 - length
+    end
+    for i = 2, values and n or 0, 2 do bytes = bytes + string.len(values[i]) end
+    if values and room > 0 and bytes <= 4096 then
+      values[n + 1], values[n + 2] = 'id', request_id   -- the last of a name counts
+      tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))
+    else
+      tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, 'status', status)
+    end
+    if length == 0 then call('PEXPIRE', key, cfg.result_ttl_ms) end
+    told[key] = room - 1
+  end
+
+  -- Notify each name once, even if several entries of the id name it; the result remembers the notified names.
+  function notify(reply, request_id, status)
+    if not reply or call('HMGET', result_key(request_id), notified_field(reply))[1] == '1' then return end
+    tell_reply(reply, request_id, status)
+    call('HSET', result_key(request_id), notified_field(reply), '1')   -- last: a notification refused above is sent later
+  end
+
+  -- Writes the last entry of a streamed request's tokens, in one step with its result; `words`: more fields of it. A
+  -- refusal does not delay the end: readers also look at the result.
+  local function end_tokens(request_id, status, words)
+    local key = tokens_key(request_id)
+    local added = redis.pcall('XADD', key, '*', 'end', status, unpack(words))
+    -- @guard tokens: they expire
+    if type(added) == 'string' then redis.pcall('PEXPIRE', key, cfg.result_ttl_ms) end
+  end
 
 -- @policy bounded
--- A whole result is written: `values`, field-value pairs, n in number.
-local function bound_results(request_id, values, n)
-  for i = 1, n, 2 do
-    local bound = values[i] == 'bounded' and values[i + 1] == '1' and make_bounded()
-    if bound then bound(request_id, values, n) end
-  end
-end
-
--- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
--- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
--- has not ended. `values`: field-value pairs, n in number. `tokens`: fields, beside the status, of the last entry of a
--- streamed request's tokens. `new`: the caller has seen that there is no result. `life`: expiry of the result, ms; nil
--- for the usual one.
-local function publish_pairs(request_id, status, values, n, reply, tokens, new, life)
-  local key = result_key(request_id)
-  local first = new or call_if_typed('HSETNX', key, 'status', status)
-  if not first then   -- written by hand: not a result
-    call('PEXPIRE', key, 0)   -- workers may lack the right to DEL
-    first = call('HSETNX', key, 'status', status)
-  end
-  if first == 0 then return false end
-  -- @guard finish: an id goes with its result
-  redis.pcall('PEXPIRE', record_key(request_id), life or cfg.result_ttl_ms)   -- refused while a cluster slot moves: it stays longer
-  local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
-  local all = mark and n + 4 or n + 2
-  values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
-  call('HSET', key, unpack(values, 1, all))
-  -- @guard publish: results expire
-  call('PEXPIRE', key, life or cfg.result_ttl_ms)
-  if tokens then end_tokens(request_id, status, tokens) end
-  -- @guard bounded: by its tenant
-  bound_results(request_id, values, all)
-  if mark then
-    -- More may be added to the result of a cancelled request.
-    local ok, refusal = pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)
-    if not ok then
-      -- @guard publish: a refused notification is not remembered as told
-      call('HSET', key, mark, '0')   -- what was refused is told later
-      error(refusal)
+  -- A whole result is written: `values`, field-value pairs, n in number.
+  local function bound_results(request_id, values, n)
+    for i = 1, n, 2 do
+      local bound = values[i] == 'bounded' and values[i + 1] == '1' and make_bounded()
+      if bound then bound(request_id, values, n) end
     end
   end
-  return true
-end
 
--- The same for a request that no worker ends: `given` has the result's fields by name.
-local function publish(request_id, status, given, reply, tokens, life)
-  local values = {}
-  given.http_status, given.finished_ms = HTTP_STATUS[status], string.format('%.0f', now_ms())
-  return publish_pairs(request_id, status, values, add_fields(values, 0, given), reply, tokens, nil, life)
-end
-
--- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
-local function add_to_result(request_id, given)
-  local values = {}
-  add_fields(values, 0, given)
-  -- @guard discard duplicate: a cancel is counted with its entry
-  call('HSET', result_key(request_id), unpack(values))
-  call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
-  redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)
-  -- @guard bounded: cancelled ones too
-  if given.bounded then
-    -- @guard bounded: with what a cancel wrote
-    values = call('HGETALL', result_key(request_id))
-    bound_results(request_id, values, #values)
+  -- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
+  -- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
+  -- has not ended. `values`: field-value pairs, n in number. `tokens`: fields, beside the status, of the last entry of a
+  -- streamed request's tokens. `new`: the caller has seen that there is no result. `life`: expiry of the result, ms; nil
+  -- for the usual one.
+  function publish_pairs(request_id, status, values, n, reply, tokens, new, life)
+    local key = result_key(request_id)
+    local first = new or call_if_typed('HSETNX', key, 'status', status)
+    if not first then   -- written by hand: not a result
+      call('PEXPIRE', key, 0)   -- workers may lack the right to DEL
+      first = call('HSETNX', key, 'status', status)
+    end
+    if first == 0 then return false end
+    -- @guard finish: an id goes with its result
+    redis.pcall('PEXPIRE', record_key(request_id), life or cfg.result_ttl_ms)   -- refused while a cluster slot moves: it stays longer
+    local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
+    local all = mark and n + 4 or n + 2
+    values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
+    call('HSET', key, unpack(values, 1, all))
+    -- @guard publish: results expire
+    call('PEXPIRE', key, life or cfg.result_ttl_ms)
+    if tokens then end_tokens(request_id, status, tokens) end
+    -- @guard bounded: by its tenant
+    bound_results(request_id, values, all)
+    if mark then
+      -- More may be added to the result of a cancelled request.
+      local ok, refusal = pcall(tell_reply, reply, request_id, status, status ~= 'cancelled' and values or nil, n + 2)
+      if not ok then
+        -- @guard publish: a refused notification is not remembered as told
+        call('HSET', key, mark, '0')   -- what was refused is told later
+        error(refusal)
+      end
+    end
+    return true
   end
-end
 
--- Ends the tokens of a request whose result was written without knowing that there are readers.
-local function end_untold_tokens(request_id, status)
-  -- @guard tokens: made up for once
-  call('HSET', result_key(request_id), 'streamed', '0')
-  end_tokens(request_id, status, {})
+  -- The same for a request that no worker ends: `given` has the result's fields by name.
+  function publish(request_id, status, given, reply, tokens, life)
+    local values = {}
+    given.http_status, given.finished_ms = HTTP_STATUS[status], string.format('%.0f', now_ms())
+    return publish_pairs(request_id, status, values, add_fields(values, 0, given), reply, tokens, nil, life)
+  end
+
+  -- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
+  function add_to_result(request_id, given)
+    local values = {}
+    add_fields(values, 0, given)
+    -- @guard discard duplicate: a cancel is counted with its entry
+    call('HSET', result_key(request_id), unpack(values))
+    call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
+    redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)
+    -- @guard bounded: cancelled ones too
+    if given.bounded then
+      -- @guard bounded: with what a cancel wrote
+      values = call('HGETALL', result_key(request_id))
+      bound_results(request_id, values, #values)
+    end
+  end
+
+  -- Ends the tokens of a request whose result was written without knowing that there are readers.
+  function end_untold_tokens(request_id, status)
+    -- @guard tokens: made up for once
+    call('HSET', result_key(request_id), 'streamed', '0')
+    end_tokens(request_id, status, {})
+  end
 end
