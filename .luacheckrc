@@ -2,7 +2,7 @@
 std = {
   read_globals = {
     'KEYS', 'ARGV', 'redis', 'cjson', 'cmsgpack', 'struct', 'bit', 'assert', 'error', 'ipairs', 'math', 'next', 'pairs', 'pcall',
-    'select', 'setmetatable', 'string', 'table', 'tonumber', 'tostring', 'type', 'unpack',
+    'select', 'string', 'table', 'tonumber', 'tostring', 'type', 'unpack',
   },
 }
 max_line_length = false   -- of the tests

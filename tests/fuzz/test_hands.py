@@ -83,7 +83,7 @@ class Meddled:
                 ("ZADD", keys.ready(self.chance.choice(LANES)), 5, self.chance.choice(("x", "A1-A1", b"\xff"))),
                 ("ZADD", keys.delayed, 5, self.chance.choice(("x", "9|1-1", "1|x", "5|1-1"))),
                 ("HSET", keys.tries, "1|1-1", "nan"),
-                ("HSET", keys.sched, "1", "nan", "2", "inf"),
+                ("HSET", keys.lane_states, "credit:critical", "nan", "credit:high", "inf"),
             ]
         )
         if words[1] == keys.kept(self.kept_run):

@@ -39,7 +39,7 @@ async def set_pace(broker: Broker, **changes: Any) -> None:
     senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
     pace = {"at": await broker.now_ms(), "took": 10_000, "left": 100, "span": 10_000, "came": [0] * 4, "run": RUN_MS}
     pace |= {"turns": {}, "senders": senders}
-    await broker.connection.command("HSET", broker.keys.sched, "pace", json.dumps(pace | changes))
+    await broker.connection.command("SET", broker.keys.pace, json.dumps(pace | changes))
 
 
 async def in_lanes(client: Client) -> dict[str, int]:

@@ -89,7 +89,7 @@ async def page_of(exporting: ExporterProcess, path: str = "/metrics") -> Page:
 async def set_pace(queue: Queue, per_second: float) -> None:
     """Writes a pace as the workers' housekeeping measures it."""
     pace = json.dumps({"took": 10_000, "left": 10 * per_second})
-    await queue.broker.connection.command("HSET", queue.broker.keys.sched, "pace", pace)
+    await queue.broker.connection.command("SET", queue.broker.keys.pace, pace)
 
 
 # -- values ------------------------------------------------------------------------------------------------

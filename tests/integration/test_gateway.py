@@ -267,14 +267,14 @@ async def test_flex_is_refused_where_it_would_be_late(stage: Stage, rows: redis.
         "senders": {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES},
         "turns": {},
     }
-    await rows.hset("{default}:sched", "pace", json.dumps(pace))  # one request a minute
+    await rows.set("{default}:pace", json.dumps(pace))  # one request a minute
     body, headers = chat(model=MODEL, service_tier="flex"), {"X-Streamfleet-Ttl": "5s"}
     try:
         async with stage.client() as http:
             refused = await http.post("/v1/chat/completions", json=body, headers=headers)
             others = await http.post("/v1/chat/completions", json=body | {"service_tier": "auto"}, headers=headers)
     finally:
-        await rows.hdel("{default}:sched", "pace")
+        await rows.delete("{default}:pace")
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "resource_unavailable")
     assert int(refused.headers["retry-after"]) == pytest.approx(55, abs=2)
     assert not await rows.exists(f"{{default}}:request:{refused.headers['x-streamfleet-id']}"), "nothing is enqueued"

@@ -42,7 +42,7 @@ class Waiting:
         senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
         pace = {"at": at, "took": 10_000, "left": left, "span": 10_000, "came": [0] * 4, "run": 10}
         pace |= {"turns": {}, "senders": senders}
-        await self.broker.connection.command("HSET", self.broker.keys.sched, "pace", json.dumps(pace))
+        await self.broker.connection.command("SET", self.broker.keys.pace, json.dumps(pace))
 
 
 @pytest.fixture(scope="module")

@@ -57,14 +57,14 @@ async def test_a_worker_is_told_so_too_or_reads_on(broker: Broker, key: str) -> 
 
 
 async def test_lanes_are_paused_by_a_key_of_the_right_type_or_not_at_all(broker: Broker) -> None:
-    await broker.connection.command("SET", KEYS.sched, "of another type")
+    await broker.connection.command("SET", KEYS.lane_states, "of another type")
     with pytest.raises(StreamfleetError, match="audit --repair"):
         await take_snapshot(broker)
 
 
 async def test_odd_counts_and_ranks_are_passed_over(broker: Broker) -> None:
     await broker.connection.command("HSET", KEYS.counts, b"\xff", "1", "failed", "9" * 5_000, "succeeded", "2")
-    await broker.connection.command("HSET", KEYS.sched, "paused:2", b"\xff" * 5_000)
+    await broker.connection.command("HSET", KEYS.lane_states, "paused:high", b"\xff" * 5_000)
     await broker.connection.command("ZADD", KEYS.ready(Lane.HIGH), "-inf", "junk", "inf", "more")
     snapshot, view = await take_snapshot(broker), await read_view(broker)
     assert (snapshot.ended["succeeded"], snapshot.ended["failed"]) == (2, 0)

@@ -213,7 +213,7 @@ async def test_of_a_killed_worker_a_checkpoints_tokens_are_lost_at_most(fleet: F
     await fleet.runs({"w1": 8})
 
     async def outputs() -> list[str]:
-        fields = await fleet.redis.hgetall("{default}:sched")
+        fields = await fleet.redis.hgetall("{default}:entries")
         return [f"{{default}}:kept:{value.split()[1]}" for name, value in fields.items() if "interrupted:" in name]
 
     async def are_kept() -> bool:
@@ -232,7 +232,7 @@ async def test_of_a_killed_worker_a_checkpoints_tokens_are_lost_at_most(fleet: F
     assert not await fleet.redis.exists(*kept)
     # A worker that is killed between a checkpoint and its renewal leaves it: it expires, and counts no more.
     assert all([await fleet.redis.ttl(key) > 0 async for key in fleet.redis.scan_iter("{default}:kept:*")])
-    assert await fleet.redis.hget("{default}:sched", "kept_bytes") in (None, "0")
+    assert await fleet.redis.hget("{default}:entries", "kept_bytes") in (None, "0")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ async def meet(fleet: Fleet, known_by: str) -> None:
     for number in range(4):
         more = {"session": f"s{number}"} if known_by == "sessions" else {}
         await fleet.result(await fleet.add(body=asking(0.0, known_by), **more))
-    known = await fleet.redis.hget(fleet.broker.keys.sched, "sessions")
+    known = await fleet.redis.hget(fleet.broker.keys.lane_states, "sessions")
     assert (known == "1") == (known_by != "nothing")
 
 

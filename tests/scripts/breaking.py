@@ -195,7 +195,10 @@ KEPT: dict[str, tuple[set[str], Break]] = {
     "both deleted": ({"nowhere"}, lambda scene: scene.command("DEL", scene.ready, scene.queue.keys.delayed)),
     "tries deleted": (set(), delete("tries")),
     "counts deleted": ({"miscounted"}, delete("counts")),
-    "sched deleted": (set(), delete("sched")),
+    **{
+        f"{key} deleted": (set(), delete(key))
+        for key in ("lanes", "entries", "clock", "pace", "listeners", "dead_parts")
+    },
     "wake deleted": (set(), delete("wake")),
     "bench deleted": (set(), delete("bench")),
     "watch deleted": (set(), delete("watch")),
@@ -222,7 +225,22 @@ KEPT: dict[str, tuple[set[str], Break]] = {
     "counts of another type": ({"wrong_type", "miscounted"}, overwrite("counts")),
     **{
         f"{key} of another type": ({"wrong_type"}, overwrite(key))
-        for key in ("tries", "wake", "sched", "dead", "bench", "watch", "cancels", "workers", "ready:low", "lane:low")
+        for key in (
+            "tries",
+            "wake",
+            "lanes",
+            "entries",
+            "clock",
+            "listeners",
+            "dead_parts",
+            "dead",
+            "bench",
+            "watch",
+            "cancels",
+            "workers",
+            "ready:low",
+            "lane:low",
+        )
     },
 }
 """Breaks that lose no body: the kinds of findings, and how it is done."""

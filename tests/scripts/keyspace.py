@@ -44,11 +44,13 @@ end
 return all
 """
 
+_ELSEWHERE = ("clock", "dead_parts", "listeners", "pace")
+"""Keys that have tests of their own."""
 _EXPIRING = re.compile(r"(result|reply|request|tokens|named|home|ended):|maintain$")
 
 
 async def read(connection: Connection, keys: Keys) -> Dump:
-    """Everything in Redis, by key without the queue's prefix; empty streams are left out.
+    """Everything in Redis, by key without the queue's prefix; empty streams, and `_ELSEWHERE`, are left out.
 
     Lanes: ``entries`` (id to fields), ``undelivered`` (ids), ``pending`` (id to (consumer, deliveries)). Other streams,
     whose ids come from the server's clock: entries alone, as a list; of notifications the id and the status. The wake
@@ -67,7 +69,7 @@ async def read(connection: Connection, keys: Keys) -> Dump:
         expires = _EXPIRING.match(name) is not None
         assert (ttl_ms > 0) == expires, f"{name} has a TTL of {ttl_ms} ms"
         seen = _VALUES[text(kind)](name, value)
-        if seen:
+        if seen and name not in _ELSEWHERE:
             dump[name] = seen
     return dump | {name: _notifications(dump, name) for name in dump if name.startswith("reply:")}
 
@@ -130,10 +132,10 @@ def _sorted_set(name: str, value: list[bytes]) -> list[tuple[str, float]]:
     return [(decode(member), float(score)) for member, score in zip(value[::2], value[1::2], strict=True)]
 
 
-def _credits(value: list[bytes]) -> dict[str, str]:
-    """Of `sched`, what the lanes are owed and what is known of interruptions; the rest has tests of its own."""
-    known = ("interrupted", "kept_bytes")
-    return {name: text for name, text in dict(pairs(value)).items() if name.isdigit() or name.startswith(known)}
+def _of_lanes(value: list[bytes]) -> dict[str, str]:
+    """Of `lanes` and `entries`, what is owed and what is known of interruptions; the rest has tests of its own."""
+    known = ("credit:", "interrupted", "kept_bytes")
+    return {name: text for name, text in dict(pairs(value)).items() if name.startswith(known)}
 
 
 def _served(value: list[bytes]) -> dict[str, str]:
@@ -146,7 +148,7 @@ def _served(value: list[bytes]) -> dict[str, str]:
 
 
 def _hash(name: str, value: list[bytes]) -> Any:
-    readers = {"sched": _credits, "served": _served}
+    readers = {"lanes": _of_lanes, "entries": _of_lanes, "served": _served}
     return readers.get(name, pairs)(value)
 
 

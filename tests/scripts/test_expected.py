@@ -174,7 +174,7 @@ async def test_a_broken_pace_is_measured_anew(queue: Queue) -> None:
     await fleet.add("high", 100)
     await fleet.work(3, 5)
     for broken in ("", "nonsense", "[]", "{}"):
-        await fleet.queue.command("HSET", fleet.queue.keys.sched, "pace", broken)
+        await fleet.queue.command("SET", fleet.queue.keys.pace, broken)
         assert (await fleet.expected()).wait_ms is None
         await fleet.work(2, 5)
         assert (await fleet.expected()).wait_ms == 200
@@ -185,12 +185,11 @@ async def test_a_pace_without_all_its_parts_is_unknown(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100)
     await fleet.work(3, 5)
-    sched = fleet.queue.keys.sched
-    pace = json.loads(await fleet.queue.command("HGET", sched, "pace"))
+    pace = json.loads(await fleet.queue.command("GET", fleet.queue.keys.pace))
     without_lane = [{**pace, name: []} for name in ("read", "last", "came", "senders")]
     without_field = [{name: pace[name] for name in pace if name != left_out} for left_out in pace if left_out != "busy"]
     for broken in [*without_field, *without_lane]:
-        await fleet.queue.command("HSET", sched, "pace", json.dumps(broken))
+        await fleet.queue.command("SET", fleet.queue.keys.pace, json.dumps(broken))
         assert (await fleet.expected()).wait_ms is None, broken
         await fleet.keep_house()
 

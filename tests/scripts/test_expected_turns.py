@@ -30,7 +30,7 @@ async def waiting(fleet: Fleet, number: int, tenant: str | None = None) -> Expec
 
 
 async def pace(queue: Queue) -> dict[str, Any]:
-    return dict(json.loads(await queue.command("HGET", queue.keys.sched, "pace")))
+    return dict(json.loads(await queue.command("GET", queue.keys.pace)))
 
 
 async def test_a_small_tenant_beside_a_flood_is_told_a_short_time_and_the_flood_a_long_one(queue: Queue) -> None:

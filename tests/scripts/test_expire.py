@@ -250,7 +250,7 @@ async def test_such_a_time_does_not_slide_with_each_return_and_goes_with_its_ent
     assert (await queue.dump())["ready:high"] == [("4102444800000-0", NOW + 500)]
     (claim,) = (await queue.at(NOW + 200).pull()).claims
     await queue.complete("w1", claim.lease)
-    kept = await queue.command("HKEYS", queue.keys.sched)
+    kept = await queue.command("HKEYS", queue.keys.entries)
     assert not [name for name in kept if name.startswith(b"enqueued:")]
 
 

@@ -264,7 +264,7 @@ async def workers_have_room_for_other_lanes(fleet: Fleet) -> Freeing:
 @scene
 async def a_listener_without_a_free_slot_has_died(fleet: Fleet) -> Freeing:
     held = f"{fleet.now + 7_000} 0 dead"
-    await fleet.queue.command("HSET", fleet.queue.keys.sched, "listener:1", held)
+    await fleet.queue.command("HSET", fleet.queue.keys.listeners, "1", held)
     return await workers_have_room_for_other_lanes(fleet)
 
 

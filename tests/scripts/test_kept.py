@@ -25,7 +25,7 @@ async def claimed(queue: Queue) -> Claim:
 
 
 async def bytes_of_all(queue: Queue) -> int:
-    return int(await queue.command("HGET", "{q}:sched", "kept_bytes") or 0)
+    return int(await queue.command("HGET", "{q}:entries", "kept_bytes") or 0)
 
 
 async def test_the_next_run_finds_the_output_of_the_last_one(queue: Queue) -> None:
@@ -89,7 +89,7 @@ async def test_nothing_is_left_when_the_request_has_ended(queue: Queue) -> None:
 async def nothing_is_left(queue: Queue) -> None:
     assert await queue.command("KEYS", queue.keys.kept("*")) == []
     assert await bytes_of_all(queue) == 0
-    left = await queue.command("HKEYS", "{q}:sched")
+    left = await queue.command("HKEYS", "{q}:entries") + await queue.command("HKEYS", "{q}:lanes")
     assert not [name for name in left if b"interrupted" in name]
 
 

@@ -46,7 +46,9 @@ async def test_asked_again_nothing_changes(queue: Queue) -> None:
 
 
 async def test_one_that_somebody_paused_by_hand_counts_as_paused(queue: Queue) -> None:
-    await queue.command("HSET", queue.keys.sched, "paused:1", "yes", "paused:2", "9" * 5_000, "paused:3", "-5")
+    await queue.command(
+        "HSET", queue.keys.lane_states, *("paused:critical", "yes", "paused:high", "9" * 5_000, "paused:normal", "-5")
+    )
     await queue.add("critical", "1000-0")
     assert (await queue.pull("w1")).claims == []
     assert await queue.broker.paused() == dict.fromkeys([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL], 0)

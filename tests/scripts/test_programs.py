@@ -144,7 +144,7 @@ async def test_what_nobody_uses_is_forgotten_and_then_nothing_is_asked(queue: Qu
     await queue.at(NOW + 3_500_000).broker.tidy_homes()
     assert [name for name in (await queue.dump())["sessions"] if name[0] == "f"]
     await queue.at(NOW + 3_600_001).broker.tidy_homes()
-    assert {"sessions", "sched"}.isdisjoint(await queue.dump())
+    assert {"sessions", "lanes"}.isdisjoint(await queue.dump())
 
 
 async def test_the_number_of_programs_is_bounded(queue: Queue) -> None:

@@ -28,8 +28,8 @@ async def picks(queue: Queue, wanted: int, at_once: int) -> list[str]:
 
 async def credits_of(queue: Queue) -> list[int]:
     """Credits of the lanes; one that was never written is 0."""
-    sched = (await queue.dump()).get("sched", {})
-    return [int(sched.get(str(number), 0)) for number, _ in enumerate(LANES, 1)]
+    lanes = (await queue.dump()).get("lanes", {})
+    return [int(lanes.get(f"credit:{lane}", 0)) for lane in LANES]
 
 
 async def test_without_shares_the_most_urgent_lane_goes_first(queue: Queue) -> None:
@@ -68,7 +68,7 @@ async def test_a_lane_saves_up_nothing_while_others_wait_without_it(queue: Queue
 
 async def test_a_lane_alone_pays_its_debt_pick_by_pick(queue: Queue) -> None:
     await fill(queue, "low", number=5)
-    await queue.command("HSET", queue.keys.sched, "4", 1995)
+    await queue.command("HSET", queue.keys.lane_states, "credit:low", 1995)
     await picks(queue, 1, 1)
     assert (await credits_of(queue))[3] == 1000
     await picks(queue, 1, 1)
@@ -77,14 +77,14 @@ async def test_a_lane_alone_pays_its_debt_pick_by_pick(queue: Queue) -> None:
 
 async def test_the_greatest_debt_is_paid_first_and_debts_are_bounded(queue: Queue) -> None:
     await fill(queue, "critical", "normal", "low", number=5)
-    await queue.command("HSET", queue.keys.sched, "3", 1990, "4", 1995)
+    await queue.command("HSET", queue.keys.lane_states, "credit:normal", 1990, "credit:low", 1995)
     assert await picks(queue, 3, 1) == ["low", "normal", "low"]
     assert await credits_of(queue) == [0, 0, 1100, 100]
 
 
 async def test_credit_is_kept_between_calls_and_only_written_when_something_waits(queue: Queue) -> None:
     await queue.pull()
-    assert "sched" not in await queue.dump()
+    assert "lanes" not in await queue.dump()
     await fill(queue, "critical", "normal", number=2)
     await queue.pull()
     assert await credits_of(queue) == [0, 0, 100, 0]

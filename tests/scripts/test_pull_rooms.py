@@ -109,7 +109,7 @@ async def test_who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_
 async def test_who_has_a_free_slot_takes_the_seat_of_one_that_has_none(queue: Queue) -> None:
     await fill(queue, "low")
     assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER
-    await queue.command("HSET", "{q}:sched", "listener:1", f"{NOW + LISTENING_MS} 0 full")
+    await queue.command("HSET", "{q}:listeners", "1", f"{NOW + LISTENING_MS} 0 full")
     assert (await pull(queue, FULL_OF_LOW, "w2"))[1] is Role.LISTENER
     assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
 
@@ -161,7 +161,7 @@ async def test_who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for(queue: 
 async def test_a_listener_without_a_free_slot_that_has_died_makes_way_once(queue: Queue) -> None:
     """Or the one that takes its place would wake itself again and again, until the dead one's time is over."""
     await fill(queue, "low")
-    await queue.command("HSET", "{q}:sched", "listener:1", f"{NOW + LISTENING_MS} 0 dead")
+    await queue.command("HSET", "{q}:listeners", "1", f"{NOW + LISTENING_MS} 0 dead")
     assert (await pull(queue, FULL_OF_LOW))[1] is Role.LISTENER
     woken = await queue.read([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL])
     assert len(woken) == 1
@@ -237,16 +237,16 @@ async def test_what_gave_way_goes_back_to_its_rank_and_is_counted(queue: Queue) 
 async def test_nothing_is_left_of_its_interruptions_when_it_has_ended(queue: Queue) -> None:
     first, second = await queue.running("low"), await queue.running("low", "1001-0")
     await queue.broker.release("w1", [first, second], gave_way=True)
-    assert await queue.command("HGET", "{q}:sched", "interrupted") == b"2"
+    assert await queue.command("HGET", "{q}:lanes", "interrupted") == b"2"
     one, two = (await queue.pull("w1", 2)).claims
     await queue.complete("w1", one.lease)
-    assert await queue.command("HGET", "{q}:sched", "interrupted") == b"1"
+    assert await queue.command("HGET", "{q}:lanes", "interrupted") == b"1"
     await queue.complete("w1", two.lease)
-    left = await queue.command("HKEYS", "{q}:sched")
+    left = await queue.command("HKEYS", "{q}:entries") + await queue.command("HKEYS", "{q}:lanes")
     assert not [name for name in left if b"interrupted" in name]
 
 
 async def test_a_request_that_is_no_longer_this_workers_is_not_counted(queue: Queue) -> None:
     lease = await queue.running("low")
     assert await queue.broker.release("w2", [lease], gave_way=True) == 0
-    assert await queue.command("HGET", "{q}:sched", "interrupted") is None
+    assert await queue.command("HGET", "{q}:lanes", "interrupted") is None

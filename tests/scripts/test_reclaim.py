@@ -156,7 +156,7 @@ async def turn_after(queue: Queue, since_ms: int) -> Turn:
     """The turn that is taken so long after the one before, where turns had come for a minute."""
     seconds, _ = await queue.command("TIME")
     now = int(seconds) * 1000
-    await queue.command("HSET", queue.keys.sched, "turn", now - since_ms, "turns_from", now - 60_000)
+    await queue.command("HSET", queue.keys.clock, "turn", now - since_ms, "turns_from", now - 60_000)
     return await queue.broker.acquire_housekeeping_lock("w1", 60_000, 5_000)
 
 
@@ -246,7 +246,7 @@ async def test_on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping(qu
 async def test_a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping(queue: Queue, write: str) -> None:
     for since in ((), ("turn", 1)):
         if since:
-            await queue.command("HSET", queue.keys.sched, *since)
+            await queue.command("HSET", queue.keys.clock, *since)
         await queue.command("DEL", queue.keys.maintain)
         await queue.command(write, queue.keys.maintain, "by hand")
         assert (await queue.broker.acquire_housekeeping_lock("w1", 1_000, 5_000)).mine

@@ -295,10 +295,10 @@ async def test_looking_for_who_waits_in_vain_is_bounded_in_bytes(queue: Queue) -
 
 
 ENDING_WRITES = ("tries", "counts", "dead")  # what complete.lua writes to, beside its lanes
-RENEWAL_WRITES = ("tries", "counts", "sched")
+RENEWAL_WRITES = ("tries", "counts", "lanes")
 
 
-@pytest.mark.parametrize("name", ["ready:low", "tries", "counts", "sched", "delayed", "watch", "dead", "wake", "bench"])
+@pytest.mark.parametrize("name", ["ready:low", "tries", "counts", "lanes", "delayed", "watch", "dead", "wake", "bench"])
 async def test_a_key_of_another_type_is_noticed_before_anything_is_written(queue: Queue, name: str) -> None:
     """Otherwise the script's first writes are never counted, and the rest of it is not done."""
     queue.connection._patience_s = 0
@@ -375,6 +375,6 @@ async def test_the_last_stream_id_that_there_can_be_is_looked_at_as_any(queue: Q
 async def test_a_place_in_a_lane_that_is_none_is_as_if_nothing_had_been_staged(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1")
     await queue.hand_out()
-    await queue.command("HSET", queue.keys.sched, "seen:2", "soon")
+    await queue.command("HSET", queue.keys.lane_states, "staged:high", "soon")
     report = await mended(Scene(queue, NOW, {}, None))  # type: ignore[arg-type]
     assert report.found == []

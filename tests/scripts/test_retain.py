@@ -116,7 +116,7 @@ async def test_dead_letters_are_bounded_in_bytes(queue: Queue) -> None:
     assert found == [*range(found[0], 100)], "the newest"
     assert 2 * PART - LARGE <= len(found) * LARGE <= 3 * PART + LARGE
     assert (await queue.broker.audit()).problems() == []
-    assert await queue.command("HLEN", queue.keys.sched) < 20, "what is past is forgotten"
+    assert await queue.command("HLEN", queue.keys.dead_parts) < 20, "what is past is forgotten"
 
 
 async def test_a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drops_nothing(queue: Queue) -> None:
@@ -124,8 +124,8 @@ async def test_a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drop
     await end_large(wide, range(50))
     assert len(await kept(queue)) == 50
     await end_large(wide.with_limits(dead_bytes=PART), range(50, 52))
-    names = [text(name) for name in await queue.command("HKEYS", queue.keys.sched)]
-    assert sorted(name for name in names if name.startswith("dead")) == ["dead:3", "dead_bytes", "dead_from"]
+    names = [text(name) for name in await queue.command("HKEYS", queue.keys.dead_parts)]
+    assert sorted(names) == ["3", "bytes", "from"]
     found = len(await kept(queue))
     assert PART - LARGE <= found * LARGE <= 2 * PART + LARGE
     await end_large(wide.with_limits(dead_bytes=100 * PART), range(52, 70))
@@ -134,6 +134,6 @@ async def test_a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drop
 
 async def test_a_count_that_somebody_wrote_by_hand_holds_up_no_ending(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1")
-    await queue.command("SET", queue.keys.sched, "by hand")
+    await queue.command("SET", queue.keys.dead_parts, "by hand")
     assert await queue.complete("w1", lease, status=Status.FAILED) == [1]
     assert await kept(queue) == [1]

@@ -371,7 +371,7 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
         await later.broker.tidy_tenants()
     dump = await queue.dump()
     assert "served" not in dump
-    assert not await queue.command("HEXISTS", queue.keys.sched, "tenants")
+    assert not await queue.command("HEXISTS", queue.keys.lane_states, "tenants")
 
 
 async def test_a_tenant_is_kept_while_a_charge_of_its_requests_is(queue: Queue) -> None:

@@ -44,11 +44,13 @@ HSET {q}:result:r-1 status failed; HSETNX {q}:result:r-2 status succeeded; DEL {
 PEXPIRE {q}:result:r-1 1; XADD {q}:reply:other * id r-1 status succeeded; PEXPIRE {q}:reply:other 1
 XRANGE {q}:reply:other - +; ZADD {q}:ready:high 0 A1-A0; ZREM {q}:ready:high x; ZRANGE {q}:ready:high 0 -1
 ZPOPMIN {q}:ready:high; ZADD {q}:delayed 0 x; HGETALL {q}:tries; HSET {q}:tries x 9; HINCRBY {q}:counts succeeded 1
-HGETALL {q}:workers; HSET {q}:workers w9 {}; HSET {q}:sched 1 1000; RPUSH {q}:bench 1; BLPOP {q}:bench 0.01
+HGETALL {q}:workers; HSET {q}:workers w9 {}; HSET {q}:lanes credit:low 1000; RPUSH {q}:bench 1; BLPOP {q}:bench 0.01
 XADD {q}:wake * t 1; ZADD {q}:watch 1 w9; SET {q}:maintain x; XADD {q}:cancels * id r-1; XREAD STREAMS {q}:cancels 0
 XRANGE {q}:cancel_requests - +; XDEL {q}:cancel_requests 1-0; XREAD STREAMS {q}:cancel_requests 0; DEL {q}:request:r-1
 EXPIRE {q}:request:r-1 1; INFO; CLIENT UNBLOCK 1; XADD {q}:tokens:r-1 * end succeeded; DEL {q}:tokens:r-1
 XTRIM {q}:tokens:r-1 MAXLEN 0; PEXPIRE {q}:tokens:r-1 1; XREAD STREAMS {other}:tokens:r-1 0
+HGETALL {q}:lanes; HGETALL {q}:entries; HSET {q}:entries enqueued:1|1-0 1; HGET {q}:clock turn; HSET {q}:clock turn 1
+SET {q}:pace {}; HGET {q}:listeners 1; HGET {q}:dead_parts bytes
 """,
     Role.WORKER: """
 XADD {q}:lane:high * body x; SET {q}:request:r-1 x; DEL {q}:result:r-1; XRANGE {q}:dead - +; XDEL {q}:dead 1-0

@@ -235,12 +235,12 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     await me.pull("w1", 0)
     me.limits, later = me.limits, type(me)(me.connection, me.keys, _at(me, NOW + 10))
     assert (await later.after_staging())[0] == 1
-    pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
+    pace = json.loads(await later.connection.command("GET", later.keys.pace))
     assert pace["read"][lane.number - 1], "arrivals are counted"
     await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
     lease = await claim(me, lane)
     await later.measure_pace()
-    pace = json.loads(await later.connection.command("HGET", later.keys.sched, "pace"))
+    pace = json.loads(await later.connection.command("GET", later.keys.pace))
     assert pace["senders"][lane]["who"], "it is seen who sends them"
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")
     await me.renew("w1", [lease])

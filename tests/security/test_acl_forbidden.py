@@ -30,10 +30,11 @@ def lived_in(any_guarded: Guarded) -> Guarded:
                 admin.xadd(stream, {"id": "r-1"}, id="1-0")
             for name in (keys.ready("high"), keys.delayed, keys.watch):
                 admin.zadd(name, {"x": 1})
-            for name in (keys.tries, keys.counts, keys.sched, keys.workers):
+            for name in (keys.tries, keys.counts, keys.lane_states, keys.entries, keys.clock, keys.workers):
                 admin.hset(name, "x", "1")
             admin.rpush(keys.bench, "1")
             admin.set(keys.maintain, "w1")
+            admin.set(keys.pace, "{}")
     for role in Role:
         any_guarded.enlist(role)
     return any_guarded
@@ -148,7 +149,8 @@ def all_keys(queue: str) -> dict[str, list[str]]:
     found = {}
     for name in names:
         keys = Keys(name)
-        single = [keys.wake, keys.sched, keys.dead, keys.tries, keys.delayed, keys.bench, keys.watch, keys.counts]
+        single = [keys.wake, keys.lane_states, keys.entries, keys.clock, keys.pace, keys.listeners, keys.dead_parts]
+        single += [keys.dead, keys.tries, keys.delayed, keys.bench, keys.watch, keys.counts]
         single += [
             keys.cancels,
             keys.cancel_requests,

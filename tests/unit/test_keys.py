@@ -10,9 +10,21 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 
-SHARED = ["wake", "sched", "dead", "tries", "delayed", "bench", "watch", "counts", "cancels", "workers"]
-SHARED += ["waiting", "served", "tenants", "homes", "sessions", "loads"]
-FIXED = [*SHARED, "maintain", "cancel_requests"]
+SHARED = [
+    "wake",
+    "lane_states",
+    "entries",
+    "dead",
+    "tries",
+    "delayed",
+    "bench",
+    "watch",
+    "counts",
+    "cancels",
+    "workers",
+]
+SHARED += ["dead_parts", "waiting", "served", "tenants", "homes", "sessions", "loads"]
+FIXED = [*SHARED, "maintain", "cancel_requests", "clock", "pace", "listeners"]
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
 
 
@@ -29,7 +41,9 @@ def test_names_are_as_documented() -> None:
     assert keys.turns("high") == "{default}:turns:high"
     assert (keys.result("r-1"), keys.request("r-1")) == ("{default}:result:r-1", "{default}:request:r-1")
     assert (keys.reply("me"), keys.tokens("r-1")) == ("{default}:reply:me", "{default}:tokens:r-1")
-    assert [getattr(keys, name) for name in FIXED] == [f"{{default}}:{name}" for name in FIXED]
+    assert [getattr(keys, name) for name in FIXED] == [
+        f"{{default}}:{'lanes' if name == 'lane_states' else name}" for name in FIXED
+    ]
     assert keys.lanes == [f"{{default}}:lane:{lane}" for lane in ("critical", "high", "normal", "low")]
 
 
@@ -44,7 +58,7 @@ def test_the_shared_keys_are_those_that_the_scripts_count_on() -> None:
     expected = [*keys.lanes, *map(keys.ready, LANES), *map(keys.turns, LANES)]
     expected += [getattr(keys, name) for name in SHARED]
     assert keys.shared() == expected
-    assert len(set(keys.shared())) == 28
+    assert len(set(keys.shared())) == 30
 
 
 @given(names, names)
@@ -55,7 +69,7 @@ def test_every_key_of_a_request_has_the_queues_hash_tag(request_id: str, queue: 
         return
     made = [keys.result(request_id), keys.request(request_id), keys.reply(request_id), keys.tokens(request_id)]
     assert {tag(key) for key in [*made, *keys.shared()]} == {queue}
-    assert len({*made, *keys.shared()}) == 32
+    assert len({*made, *keys.shared()}) == 34
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "a{b", "}", "é", "x" * 257, "high:1-1"])

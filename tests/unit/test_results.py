@@ -175,7 +175,18 @@ def test_one_part_of_the_scripts_writes_results() -> None:
         others = "".join(piece.text for piece in pieces(verb) if piece.path != "lib/result.lua")
         if "result_key(" in others:  # it has keys of results
             written = set(re.findall(r"'(?:HSET|HSETNX|HINCRBY)', ([\w\[\]]+)", others))
-            assert written <= {"SCHED", "COUNTS", "ATTEMPTS", "WORKERS", "SERVED", "SESSIONS"}, verb
+            assert written <= {
+                "LANES",
+                "ENTRIES",
+                "CLOCK",
+                "DEAD_PARTS",
+                "COUNTS",
+                "ATTEMPTS",
+                "WORKERS",
+                "SERVED",
+                "SESSIONS",
+                "LISTENERS",
+            }, verb
 
 
 def test_a_worker_writes_no_other_fields(table: list[str]) -> None:

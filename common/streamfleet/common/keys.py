@@ -1,7 +1,8 @@
-"""All Redis key names of a queue.
+"""All Redis key names of a queue: what each holds, who writes it, and when it goes.
 
 All keys of a queue share the hash tag ``{queue}``, so that they live in one cluster slot and scripts may
-touch them together.
+touch them together. Scripts write what the workers' own business is; an empty stream with a group stays, any other key
+goes when it is empty.
 """
 
 from __future__ import annotations
@@ -61,23 +62,23 @@ class Keys:
         object.__setattr__(self, "base", f"{self.prefix}{{{self.queue}}}:")
 
     def lane(self, lane: str) -> str:
-        """Stream of all outstanding requests of a lane."""
+        """Stream of outstanding requests. Clients add; an entry goes when its request ends."""
         return f"{self.base}lane:{lane}"
 
     def ready(self, lane: str) -> str:
-        """Sorted set of staged requests, by rank (deadline in epoch ms)."""
+        """Sorted set of staged requests, by rank (deadline in epoch ms). A member goes when its request is taken."""
         return f"{self.base}ready:{lane}"
 
     def result(self, request_id: str) -> str:
-        """Hash, written once, with TTL."""
+        """Hash of an answer, with TTL. Written once, by the script that ends the request."""
         return f"{self.base}result:{request_id}"
 
     def request(self, request_id: str) -> str:
-        """Record of an enqueued id, ``<digest> <lane>:<stream id> <reply>``, with TTL; makes enqueueing idempotent."""
+        """Record of an id that a client enqueued, ``<digest> <lane>:<stream id> <reply>``, with TTL."""
         return f"{self.base}request:{request_id}"
 
     def reply(self, client: str) -> str:
-        """Stream of notifications for one client."""
+        """Stream of notifications for one client, with TTL. Scripts that end requests add; the client deletes it."""
         return f"{self.base}reply:{client}"
 
     def ended(self, tenant: str) -> str:
@@ -85,11 +86,11 @@ class Keys:
         return f"{self.base}ended:{tenant}"
 
     def tokens(self, request_id: str) -> str:
-        """Stream of partial output of one request."""
+        """Stream of partial output of one request, with TTL. Its worker adds."""
         return f"{self.base}tokens:{request_id}"
 
     def kept(self, run: str) -> str:
-        """Output that a run had generated when it was interrupted, with TTL; the entry's record in `sched` names it."""
+        """Output of an interrupted run, with TTL. Its worker writes it; goes when `entries` names it no more."""
         return f"{self.base}kept:{run}"
 
     def turns(self, lane: str) -> str:
@@ -98,17 +99,17 @@ class Keys:
 
     @property
     def waiting(self) -> str:
-        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant."""
+        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant. Goes as `ready` does."""
         return f"{self.base}waiting"
 
     @property
     def served(self) -> str:
-        """Hash of the tenants' records, the charges of running requests, and lengths of answers."""
+        """Hash of tenants' records, charges of running requests, lengths of answers. Goes an hour after the tenant."""
         return f"{self.base}served"
 
     @property
     def arrivals(self) -> str:
-        """Hash of tenants' requests in each lane that no worker has staged yet, and of who enqueued last."""
+        """Hash of tenants' requests that no worker has staged yet, and of who enqueued last. Clients write it."""
         return f"{self.base}arrivals"
 
     @property
@@ -118,42 +119,94 @@ class Keys:
 
     @property
     def tenants(self) -> str:
-        """Hash of tenant to ``<weight> <most running at once>``, set by operators."""
+        """Hash of tenant to ``<weight> <most running> <when> <key>``. Operators and gateways write it; stays."""
         return f"{self.base}tenants"
 
     @property
     def homes(self) -> str:
-        """Sorted set of what is ready, by the worker that it waits for."""
+        """Sorted set of what is ready, by the worker that it waits for. Goes as `ready` does."""
         return f"{self.base}homes"
 
     @property
     def sessions(self) -> str:
-        """Hash of sessions, and beginnings of prompts, to the workers that have them in their caches."""
+        """Hash of sessions, and beginnings of prompts, to the workers that have them cached. Goes an hour after use."""
         return f"{self.base}sessions"
 
     @property
     def loads(self) -> str:
-        """Sorted set of these workers' numbers, by what each holds and what waits for it."""
+        """Sorted set of these workers' numbers, by what each holds and what waits for it. Goes with the worker."""
         return f"{self.base}loads"
 
     def home(self, worker: str) -> str:
-        """List of at most one token; an idle worker pops it when something comes that waits for this worker."""
+        """List of at most one token, with TTL; its idle worker pops it when something comes that waits for it."""
         return f"{self.base}home:{worker}"
 
     @property
     def wake(self) -> str:
-        """Stream that wakes a watching worker."""
+        """Stream of one entry, for a watching worker. Scripts that leave work behind add; a pull removes."""
         return f"{self.base}wake"
 
     @property
-    def sched(self) -> str:
-        """Hash of the lanes' credits."""
-        return f"{self.base}sched"
+    def lane_states(self) -> str:
+        """Hash of what is known of the lanes; stays. Of each lane, by its name:
+
+        - ``credit:``: what it is owed of its share, in thousandths of a pick; pulls and releases write it.
+        - ``staged:``: the last stream id that was staged; pulls write it.
+        - ``again:``: the same when its group was made anew, by whoever made it; goes with ``audit --repair``.
+        - ``ahead:``: the last stream id that was ahead of the clock when it was staged, by whoever staged it.
+        - ``paused:``: when an operator paused it, epoch ms; goes when it is resumed.
+
+        Beside them, because each call asks for all of it at once: ``ever_staged``, the number of entries that pulls
+        have staged; ``interrupted``, the number of such records in `entries`; ``tenants`` and ``sessions``, which their
+        policies write while one is known.
+        """
+        return f"{self.base}lanes"
+
+    @property
+    def entries(self) -> str:
+        """Hash of what is known of single entries; by ``<lane number>|<stream id>``, and goes with its entry:
+
+        - ``enqueued:``: when it was staged, epoch ms, if its id was ahead of the clock; by whoever staged it.
+        - ``interrupted:``: ``<how often it gave way> <run> <bytes> <until> <worker>``; releases and renewals write it.
+
+        ``kept_bytes`` are the bytes of all output that these records name.
+        """
+        return f"{self.base}entries"
+
+    @property
+    def clock(self) -> str:
+        """Hash of what the housekeeping knows of its turns and of Redis's clock; stays. Epoch ms, or a stream id:
+
+        - ``turn``, ``turns_from``: the last turn of a worker, and the first of those without a gap.
+        - ``reclaimed``: the last look at which no lease had expired. ``forgot``: at which nobody had gone.
+        - ``leases:<lane>``, ``ranks:<lane>``: how far leases and ranks from before the clock was set back were looked
+          through; goes at the end of the lane.
+        """
+        return f"{self.base}clock"
+
+    @property
+    def pace(self) -> str:
+        """JSON of how fast requests come and are taken. The housekeeping writes it; stays."""
+        return f"{self.base}pace"
+
+    @property
+    def listeners(self) -> str:
+        """Hash of seat to ``<end, epoch ms> <lanes> <worker>`` of who listens for urgent requests. Pulls write it."""
+        return f"{self.base}listeners"
 
     @property
     def dead(self) -> str:
-        """Stream of dead letters."""
+        """Stream of dead letters. Scripts that end requests add; the housekeeping trims."""
         return f"{self.base}dead"
+
+    @property
+    def dead_parts(self) -> str:
+        """Hash by which dead letters are bounded in bytes; the scripts that write letters write it.
+
+        ``bytes`` ever written; ``<number of a part of 16 MiB>``: its first letter, which goes with the part; and
+        ``from``, the first part that is left.
+        """
+        return f"{self.base}dead_parts"
 
     @property
     def tries(self) -> str:
@@ -162,52 +215,52 @@ class Keys:
 
     @property
     def delayed(self) -> str:
-        """Sorted set ``<lane number>|<stream id>`` by due time in epoch ms."""
+        """Sorted set ``<lane number>|<stream id>`` by due time in epoch ms. The housekeeping takes what is due."""
         return f"{self.base}delayed"
 
     @property
     def bench(self) -> str:
-        """List of tokens; idle waiters pop them (BLPOP)."""
+        """List of at most one token; idle waiters pop it (BLPOP)."""
         return f"{self.base}bench"
 
     @property
     def standby(self) -> str:
-        """List of tokens; workers that have room for urgent requests only pop them (BLPOP)."""
+        """List of at most one token; workers that have room for urgent requests only pop it (BLPOP)."""
         return f"{self.base}standby"
 
     @property
     def watch(self) -> str:
-        """Sorted set of watching workers by the end of their watch, epoch ms."""
+        """Sorted set of watching workers by the end of their watch, epoch ms; below zero, of idle ones by load."""
         return f"{self.base}watch"
 
     @property
     def counts(self) -> str:
-        """Hash of lifetime counters: staged, each terminal status, duplicate, vanished, requeued, forgotten."""
+        """Hash of lifetime counters: staged, each terminal status, duplicate, vanished, requeued, forgotten. Stays."""
         return f"{self.base}counts"
 
     @property
     def cancels(self) -> str:
-        """Short stream of cancelled ids, read by every worker."""
+        """Short stream of cancelled ids, read by every worker. Whoever cancels, drains or configures adds."""
         return f"{self.base}cancels"
 
     @property
     def cancel_requests(self) -> str:
-        """Stream of ids to cancel, from clients that may not write results; the housekeeping processes it."""
+        """Stream of ids to cancel, from clients that may not write results; goes as the housekeeping processes it."""
         return f"{self.base}cancel_requests"
 
     @property
     def workers(self) -> str:
-        """Hash of worker name to a JSON description with its last sign of life."""
+        """Hash of worker name to a JSON description with its last sign of life. Goes when the worker is forgotten."""
         return f"{self.base}workers"
 
     @property
     def meta(self) -> str:
-        """Hash of the queue's configuration, by name of the setting."""
+        """Hash of the queue's configuration, by setting. Workers add what is missing, operators change it; stays."""
         return f"{self.base}meta"
 
     @property
     def maintain(self) -> str:
-        """Short lock for one worker at a time to do the queue's housekeeping."""
+        """Lock with TTL: one worker at a time does the queue's housekeeping."""
         return f"{self.base}maintain"
 
     @property
@@ -222,7 +275,8 @@ class Keys:
             *(self.ready(lane) for lane in LANES),
             *(self.turns(lane) for lane in LANES),
             self.wake,
-            self.sched,
+            self.lane_states,
+            self.entries,
             self.dead,
             self.tries,
             self.delayed,
@@ -231,6 +285,7 @@ class Keys:
             self.counts,
             self.cancels,
             self.workers,
+            self.dead_parts,
             self.waiting,
             self.served,
             self.tenants,

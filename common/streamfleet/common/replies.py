@@ -147,7 +147,7 @@ def descriptions(reply: Any) -> dict[str, dict[str, Any]]:
 
 
 def pace_per_s(pace: bytes | None) -> float | None:
-    """Requests that a fleet takes a second, of `pace` in `{q}:sched` (lua/policies/pace.lua); None if not known.
+    """Requests that a fleet takes a second, by the key `pace`; None if not known.
 
     At least one is counted, so that a fleet that stands still gets slower with every look.
     """

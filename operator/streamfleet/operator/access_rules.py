@@ -230,7 +230,8 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         # For the place of a request and the time until it is taken
         Grant(("time",)),
         Grant(("zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
-        Grant(("hget", "hmget"), p.of(READ, keys.sched)),
+        Grant(("hget", "hmget"), p.of(READ, keys.lane_states, keys.entries)),
+        Grant(("get",), p.of(READ, keys.pace)),
         # The same for tenants; no command that lists them
         Grant(("zcard", "zscore"), p.of(READ, *map(keys.turns, LANES))),
         Grant(("zcard", "zlexcount"), p.of(READ, keys.waiting)),
@@ -276,7 +277,11 @@ def _work(p: Patterns) -> list[Grant]:
         _scripts(p),
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
-        Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.sched, keys.workers)),
+        Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.workers)),
+        Grant(("hget", "hmget", "hlen", "hset", "hdel", "hincrby"), p.of(BOTH, keys.lane_states)),
+        Grant(("hget", "hmget", "hset", "hdel"), p.of(BOTH, keys.clock, keys.listeners)),
+        Grant(("hget", "hset", "hdel", "hincrby"), p.of(BOTH, keys.entries, keys.dead_parts)),
+        Grant(("get", "set"), p.of(BOTH, keys.pace)),
         # Turns and charges of tenants
         Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
         Grant(
@@ -330,7 +335,7 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("hset",), p.of(BOTH, keys.meta)),
         # tenants
         Grant(("hset", "hgetall"), p.of(BOTH, keys.tenants)),
-        Grant(("hgetall",), p.of(READ, keys.served)),
+        Grant(("hgetall",), p.of(READ, keys.served, keys.lane_states)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),

@@ -271,7 +271,11 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
         keys.watch,
     )
     types["hash"] = (
-        keys.sched,
+        keys.lane_states,
+        keys.entries,
+        keys.clock,
+        keys.dead_parts,
+        keys.listeners,
         keys.tries,
         keys.counts,
         keys.workers,
@@ -282,7 +286,7 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     )
     types["list"] = (keys.bench, keys.standby)
     checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
-    return [*checks, KeyCheck(keys.maintain, "string", LOCK_MS)]
+    return [*checks, KeyCheck(keys.pace, "string"), KeyCheck(keys.maintain, "string", LOCK_MS)]
 
 
 def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:

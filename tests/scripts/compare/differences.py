@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from streamfleet.common.connection import Connection
+from streamfleet.common.protocol import LANES
 
 Dump = Mapping[str, Mapping[str, Any]]
 """By key, without the queue's prefix: its type, TTL and value."""
@@ -85,7 +86,7 @@ async def wake_the_same(today: Connection, kept: Connection) -> None:
 
 async def pace_the_same(today: Connection, kept: Connection) -> None:
     """The pace is measured with the limits of tenants that count since the call before. They counted a second later."""
-    if pace := await today.command("HGET", "{q}:sched", "pace"):
+    if pace := await today.command("GET", "{q}:pace"):
         await kept.command("HSET", "{q}:sched", "pace", pace)
 
 
@@ -108,10 +109,57 @@ def _entries_in_any_order(name: str, value: Any) -> Mapping[str, Any]:
     return {name: {**value, "value": [sorted_entries, *rest]}}
 
 
+SCHED = {
+    r"(?P<lane>\d)": "lanes credit:{lane}",
+    r"seen:(?P<lane>\d)": "lanes staged:{lane}",
+    r"(again|ahead|paused):(?P<lane>\d)": "lanes {0}:{lane}",
+    r"(tenants|sessions|interrupted)": "lanes {0}",
+    r"staged": "lanes ever_staged",
+    r"((?:interrupted|enqueued):.*|kept_bytes)": "entries {0}",
+    r"(turn|turns_from|reclaimed|forgot)": "clock {0}",
+    r"looked:(?P<lane>\d)": "clock leases:{lane}",
+    r"anew:(?P<lane>\d)": "clock ranks:{lane}",
+    r"dead[:_](\w+)": "dead_parts {0}",
+    r"listener:(\d)": "listeners {0}",
+    r"pace": "pace ",
+}
+"""Fields of the kept hash `sched`, and key and field of today that have the same."""
+KEYS = tuple({place.partition(" ")[0] for place in SCHED.values()})
+
+
+def _placed(name: str) -> list[str]:
+    """Key and field of today for a field of `sched`."""
+    found, place = next((found, place) for pattern, place in SCHED.items() if (found := re.fullmatch(pattern, name)))
+    lane = found.groupdict().get("lane")
+    return place.format(*found.groups(), lane=lane and LANES[int(lane) - 1]).split(" ")
+
+
+def _split(_: str, key: dict[str, Any]) -> dict[str, Any]:
+    """The hash `sched` as the keys of today. A stream id stands where it had a member of a ready set."""
+    found: dict[str, Any] = {}
+    for name, value in key["value"].items():
+        into, part = _placed(name.decode())
+        member = re.fullmatch(rb"[A-Z](\d+)-[A-Z](\d+)", value)
+        if part:
+            values = found.setdefault(into, key | {"value": {}})["value"]
+            values[part.encode()] = b"-".join(member.groups()) if member else value
+        else:
+            found[into] = key | {"type": b"string", "value": value}
+    return found
+
+
+def for_kept(words: Sequence[Any]) -> list[Any]:
+    """A command as the kept side gets it."""
+    return ["{q}:sched" if word in [f"{{q}}:{name}" for name in KEYS] else word for word in words]
+
+
 ALLOWED = Allowed(
     [
         Reply(verb, _in_any_order, "the configuration has the order of the table of limits")
         for verb in ("agree", "heartbeat", "configuration", "set_configuration")
     ],
-    [Key("reply:.*", _entries_in_any_order, "fields that come from the entry are the last of a result")],
+    [
+        Key("reply:.*", _entries_in_any_order, "fields that come from the entry are the last of a result"),
+        Key("sched", _split, "split by owner; fields of lanes have their names"),
+    ],
 )

@@ -233,12 +233,14 @@ class EveryVerb:
     async def _damage(self) -> None:
         """Somebody enters a command by hand, or Redis loses a key."""
         lane, keys = self.pick(LANES), self.keys
-        lost = [keys.ready(lane), keys.turns(lane), keys.waiting, keys.homes, keys.served, keys.sessions, keys.sched]
+        lost = [keys.ready(lane), keys.turns(lane), keys.waiting, keys.homes, keys.served, keys.sessions]
         ids = [lease.stream_id for _, lease in self.leases[:3]] or ["1-1"]
         harm: list[tuple[str, ...]] = [
             ("DEL", key) for key in (*lost, keys.counts, keys.tries, keys.delayed, keys.loads, keys.watch)
         ]
         harm += [("XDEL", keys.lane(lane), *ids), ("XACK", keys.lane(lane), GROUP, *ids)] * 3
+        of_lanes = [keys.lane_states, keys.entries, keys.clock, keys.dead_parts, keys.pace, keys.listeners]
+        harm += [("EVAL", "redis.call('DEL', unpack(KEYS))", str(len(of_lanes)), *of_lanes)]
         harm += [("XGROUP", "DESTROY", keys.lane(lane), GROUP), ("XGROUP", "SETID", keys.lane(lane), GROUP, "0")]
         harm += [("ZADD", keys.ready(lane), "5", "nonsense"), ("SET", keys.dead, "x"), ("FLUSHALL",)]
         await self.queue.command(*self.pick(harm))

@@ -21,7 +21,7 @@ from streamfleet.cli.demo.server import find_servers
 from streamfleet.common.connection import Connection
 from streamfleet.common.limits import QueueLimits
 from tests.scripts import keyspace
-from tests.scripts.compare.differences import ALLOWED, MADE_SAME, RENAMED, Allowed
+from tests.scripts.compare.differences import ALLOWED, MADE_SAME, RENAMED, Allowed, for_kept
 from tests.scripts.compare.kept import REPOSITORY, environment
 from tests.scripts.compare.side import plain
 from tests.scripts.harness import Queue
@@ -137,6 +137,7 @@ class Twins:
 
     def _tell(self, queue: Queue | None, verb: str, args: Sequence[Any] = (), named: Mapping[str, Any] = {}) -> None:
         assert self._side.stdin
+        args = for_kept(args) if verb == "command" else args
         name, limits = (queue.keys.queue, plain(queue.limits)) if queue else ("", None)
         fields = {name: plain(value) for name, value in named.items()}
         pickle.dump((name, limits, RENAMED.get(verb, verb), plain(list(args)), fields), self._side.stdin)

@@ -52,7 +52,7 @@ class Fleet(Producing, Pulling, Finishing, Faults):
     async def _drain_once(self, last: Worker) -> None:
         await self._clock(Step("clock", 3, 0, 1))
         self.aged = set(self.model.places)
-        await self.queue.command("HDEL", self.queue.keys.sched, "reclaimed")  # all leases expire at once
+        await self.queue.command("HDEL", self.queue.keys.clock, "reclaimed")  # all leases expire at once
         await self._reclaim_older(0)
         await self._promote(Step("promote", 0, 0, 0))
         last.state = "awake"

@@ -117,7 +117,7 @@ class LabelledFleet(LabelledState):
         for _ in range(FORGET_ROUNDS):
             await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
             await self.queue.broker.after_staging()
-        fields = await self.queue.command("HMGET", self.queue.keys.sched, "tenants", "sessions", "interrupted")
+        fields = await self.queue.command("HMGET", self.queue.keys.lane_states, "tenants", "sessions", "interrupted")
         left = [name for name in await self.queue.dump() if name.startswith(LEFT)]
         left += [field for field in fields if field]
         assert not left, f"{left} are left for good"

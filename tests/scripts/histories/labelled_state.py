@@ -150,7 +150,7 @@ class LabelledState:
     async def _pull(self, worker: Worker, rooms: Rooms) -> Role:
         credit, *found = await self.queue.connection.pipeline(
             [
-                ("HMGET", self.queue.keys.sched, *range(1, 5)),
+                ("HMGET", self.queue.keys.lane_states, *(f"credit:{lane}" for lane in LANES)),
                 *(Homes.commands(self.queue.keys) if self._has_homes else ()),
             ]
         )
@@ -283,7 +283,7 @@ class LabelledState:
             return
         keys = self.queue.keys
         commands = [("ZRANGE", keys.turns(lane), 0, -1, "WITHSCORES") for lane in LANES]
-        sharing, *found = await self.queue.connection.pipeline([("HEXISTS", keys.sched, "tenants"), *commands])
+        sharing, *found = await self.queue.connection.pipeline([("HEXISTS", keys.lane_states, "tenants"), *commands])
         taken = [self.books.requests[lease.entry] for lease in leases]
         for request, lease in zip(taken, leases, strict=True):
             self.books.pick(request, worker.name, lease, self.now, charged=bool(sharing))

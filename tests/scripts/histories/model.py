@@ -466,7 +466,7 @@ class Model:
             for name, number in self.tries.items()
         }
         assert dump.get("tries", {}) == tries
-        self._compare_interruptions(dump.get("sched", {}))
+        self._compare_interruptions(dump.get("lanes", {}), dump.get("entries", {}))
         self._compare_tenants(dump)
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
         assert _notifications(dump) == self.notifications
@@ -481,16 +481,16 @@ class Model:
                 assert rank == self.ranks[f"{lane}:{stream_id}"]
         self._compare_results(dump)
 
-    def _compare_interruptions(self, sched: dict[str, str]) -> None:
-        found = {name: value for name, value in sched.items() if name.startswith("interrupted:")}
+    def _compare_interruptions(self, lanes: dict[str, str], entries: dict[str, str]) -> None:
+        found = {name: value for name, value in entries.items() if name.startswith("interrupted:")}
         known = {
             self.entries[name].member: " ".join([f"{times}{output}", *map(str, self.homes.get(name, ()))])
             for name, (times, output) in self.interrupted.items()
         }
         assert found == {f"interrupted:{member}": record for member, record in known.items()}
-        assert int(sched.get("interrupted", 0)) == len(known)
+        assert int(lanes.get("interrupted", 0)) == len(known)
         sizes = [int(output.rpartition(" ")[2]) for _, output in self.interrupted.values() if output]
-        assert int(sched.get("kept_bytes", 0)) == sum(sizes)
+        assert int(entries.get("kept_bytes", 0)) == sum(sizes)
 
     def _compare_results(self, dump: Dump) -> None:
         found = {key.removeprefix("result:"): value for key, value in dump.items() if key.startswith("result:")}

@@ -20,8 +20,8 @@ MUTANTS = (
     ),
     Mutant(
         "dead letters: their count holds up no ending",
-        "redis.pcall('HINCRBY', SCHED, 'dead_bytes', bytes)",
-        "call('HINCRBY', SCHED, 'dead_bytes', bytes)",
+        "redis.pcall('HINCRBY', DEAD_PARTS, 'bytes', bytes)",
+        "call('HINCRBY', DEAD_PARTS, 'bytes', bytes)",
         "retain.a_count_that_somebody_wrote_by_hand_holds_up_no_ending",
     ),
     *(
@@ -36,7 +36,7 @@ MUTANTS = (
             ("ready:low", "do waiting[lane] = call('ZCARD', ready_key(lane)) end", "do waiting[lane] = 0 end", ""),
             ("tries", "  some_attempts()\n  call", "  call", ""),
             ("counts", "  call('HLEN', COUNTS)\n", "", ""),
-            ("sched", "  call('HLEN', SCHED)\n", "", ""),
+            ("lanes", "  call('HLEN', LANES)\n", "", ""),
             ("dead", "  call('XLEN', DEAD)\n", "", ""),
             ("bench", "  call('LLEN', BENCH)\n", "", ""),
             ("delayed", "  call('ZCARD', DELAYED)\n", "", ""),
@@ -45,17 +45,17 @@ MUTANTS = (
             ("wake", "  if hints[1] then call('XLEN', WAKE) end\n", "", " by its hints"),
             (
                 "tries",
-                "some_attempts()\ncall('HLEN', COUNTS)\ncall('HLEN', SCHED)",
-                "call('HLEN', COUNTS)\ncall('HLEN', SCHED)",
+                "some_attempts()\ncall('HLEN', COUNTS)\ncall('HLEN', LANES)",
+                "call('HLEN', COUNTS)\ncall('HLEN', LANES)",
                 " of renew",
             ),
             (
                 "counts",
-                "some_attempts()\ncall('HLEN', COUNTS)\ncall('HLEN', SCHED)",
-                "some_attempts()\ncall('HLEN', SCHED)",
+                "some_attempts()\ncall('HLEN', COUNTS)\ncall('HLEN', LANES)",
+                "some_attempts()\ncall('HLEN', LANES)",
                 " of renew",
             ),
-            ("sched", "call('HLEN', COUNTS)\ncall('HLEN', SCHED)\n", "call('HLEN', COUNTS)\n", " of renew"),
+            ("lanes", "call('HLEN', COUNTS)\ncall('HLEN', LANES)\n", "call('HLEN', COUNTS)\n", " of renew"),
             (
                 "tries",
                 "some_attempts()\ncall('HLEN', COUNTS)\ncall('XLEN'",

@@ -133,8 +133,8 @@ MUTANTS = (
     ),
     Mutant(
         "entry: the time of staging does not slide with each return",
-        "return may_be_ahead(lane, id) and tonumber(call('HGET', SCHED, ahead_field(lane, id)) or nil) or nil",
-        "return nil",
+        "tonumber(call_if_typed('HGET', ENTRIES, ahead_field(lane, id)) or '') or nil",
+        "nil",
         "expire.such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry",
     ),
     Mutant(

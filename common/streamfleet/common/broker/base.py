@@ -11,6 +11,7 @@ from streamfleet.common.connection import ANSWER_TIMEOUT_S, Connection, MissingG
 from streamfleet.common.errors import SettingsError, UnknownRequest, openai_error
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.limits import QueueLimits
+from streamfleet.common.protocol import LANES
 from streamfleet.common.queue_configuration import check_protocol, decode, differences, encode
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
@@ -107,7 +108,7 @@ class BrokerBase:
 
     async def _write_configuration(self, how: str, values: Mapping[str, str]) -> dict[str, str]:
         words = [word for item in values.items() for word in item]
-        keys = [self.keys.meta, self.keys.sched, self.keys.cancels]
+        keys = [self.keys.meta, self.keys.lane_states, self.keys.cancels]
         return self._checked(await self.connection.script("configure", keys, [self.limits.notices_cap, how, *words]))
 
     def _checked(self, reply: Any) -> dict[str, str]:
@@ -222,9 +223,9 @@ class BrokerBase:
         """After a lane's group is recreated, its entries are delivered again; remember which were staged before."""
         if key == self.keys.wake:
             return
-        number = self.keys.lanes.index(key) + 1
-        if seen := await self._look("HGET", self.keys.sched, f"seen:{number}"):
-            await self._look("HSET", self.keys.sched, f"again:{number}", seen)
+        lane, states = LANES[self.keys.lanes.index(key)], self.keys.lane_states
+        if staged := await self._look("HGET", states, f"staged:{lane}"):
+            await self._look("HSET", states, f"again:{lane}", staged)
 
     async def _ask(self, key: str, most: int, *fields: str | int) -> None:
         """Add a request to a stream that workers read; works at the memory limit too, because workers free memory."""

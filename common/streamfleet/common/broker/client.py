@@ -79,6 +79,8 @@ class ClientBroker(BrokerBase):
             ]
             for lane, stream_id, *more in asked
         ]
-        reply = await self.connection.script("expected", self._shared, [self._config, json.dumps(rows)])
+        reply = await self.connection.script(
+            "expected", [*self._shared, self.keys.pace], [self._config, json.dumps(rows)]
+        )
         found = [int(value) if value else None for value in reply]
         return [Expected(*found[at : at + 4]) for at in range(0, len(found), 4)]

@@ -45,6 +45,10 @@ class ExpiryScan(NamedTuple):
 class HousekeepingBroker(BrokerBase):
     """Take back, return, expire and delete entries; register and forget workers; measure and tidy."""
 
+    @property
+    def _with_clock(self) -> list[str]:
+        return [*self._shared, self.keys.clock]
+
     async def acquire_housekeeping_lock(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
         """Take the lock under which this worker does the housekeeping for the next `hold_ms`, unless another has it.
 
@@ -53,7 +57,7 @@ class HousekeepingBroker(BrokerBase):
             hold_ms: length of its turn.
             gap_ms: time without a turn of any worker after which workers cannot have renewed either.
         """
-        keys = [self.keys.maintain, self.keys.sched, self.keys.workers]
+        keys = [self.keys.maintain, self.keys.clock, self.keys.workers]
         answer = await self.connection.script("acquire_housekeeping_lock", keys, [worker, hold_ms, gap_ms])
         return Turn(bool(answer[0]), *answer[1:])
 
@@ -71,7 +75,9 @@ class HousekeepingBroker(BrokerBase):
             latest_ms: if Redis's clock, epoch ms, is later, it has stepped forward, and nothing is taken back.
         """
         args = [self._config, lease_ms, max_deliveries, limit, "" if latest_ms is None else latest_ms]
-        return Reclaimed(*await self._with_groups(lambda: self.connection.script_once("reclaim", self._shared, args)))
+        return Reclaimed(
+            *await self._with_groups(lambda: self.connection.script_once("reclaim", self._with_clock, args))
+        )
 
     async def return_delayed(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
         """Make delayed requests that are due ready again. Call `tend_watchers` behind it: that wakes somebody.
@@ -97,7 +103,7 @@ class HousekeepingBroker(BrokerBase):
 
     async def rank_anew(self) -> None:
         """Rank anew what was staged before Redis's clock was set back."""
-        await self.connection.script("rank_anew", self._shared, [self._config])
+        await self.connection.script("rank_anew", self._with_clock, [self._config])
 
     async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         """End queued requests whose deadline has passed.
@@ -120,7 +126,7 @@ class HousekeepingBroker(BrokerBase):
 
     async def measure_pace(self) -> None:
         """Measure how fast requests come and are taken; expected times follow from it."""
-        await self.connection.script("measure_pace", self._shared, [self._config])
+        await self.connection.script("measure_pace", [*self._shared, self.keys.pace], [self._config])
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str, str]]:
         """The oldest cancel requests: stream id, and as they were written the request id and `before_it_comes`."""
@@ -175,12 +181,12 @@ class HousekeepingBroker(BrokerBase):
         """
         args = [self._config, worker, silent_ms, limit, int(look_only), pause_ms]
         try:
-            return int(await self.connection.script("deregister", self._shared, args))
+            return int(await self.connection.script("deregister", self._with_clock, args))
         except MissingGroup:  # without a group, no worker holds anything
             if look_only:
                 return 0
         await self.ensure_groups()
-        return int(await self.connection.script("deregister", self._shared, args))
+        return int(await self.connection.script("deregister", self._with_clock, args))
 
     async def retain(self, limit: int = 1_000) -> int:
         """Delete expired dead letters, about `limit` at most. Returns their number."""

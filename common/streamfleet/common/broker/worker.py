@@ -89,7 +89,8 @@ class WorkerBroker(HousekeepingBroker):
         args += ["" if home is None else home.start]
         for hint in hints:
             args += [hint.lane.number if hint.lane else 0, hint.stream_id]
-        reply = await self._with_groups(lambda: self.connection.script_once("pull", self._shared, args))
+        keys = [*self._shared, self.keys.pace, self.keys.listeners]
+        reply = await self._with_groups(lambda: self.connection.script_once("pull", keys, args))
         claims, ready, role, now, staged, dropped, soonest = reply
         soonest_ms = None if soonest == b"" else int(soonest)
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped, soonest_ms)
@@ -100,9 +101,9 @@ class WorkerBroker(HousekeepingBroker):
 
     async def head(self) -> tuple[Lane, float] | None:
         """Lane and rank of the first staged request, of lanes that are not paused; None if there is none."""
-        fields = [f"paused:{lane.number}" for lane in LANES]
+        fields = [f"paused:{lane}" for lane in LANES]
         commands = [("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES") for lane in LANES]
-        *found, paused = await self._look_all([*commands, ("HMGET", self.keys.sched, *fields)])
+        *found, paused = await self._look_all([*commands, ("HMGET", self.keys.lane_states, *fields)])
         ranks = map(first_score, found)
         waiting = zip(LANES, ranks, paused, strict=True)
         return next(((lane, rank) for lane, rank, pause in waiting if rank is not None and pause is None), None)
@@ -225,7 +226,7 @@ class WorkerBroker(HousekeepingBroker):
 
     async def keep(self, outputs: Mapping[str, bytes]) -> bool:
         """Store the output of interrupted runs, by run, for a time. Returns False if Redis has no room for it."""
-        kept = await self._look("HGET", self.keys.sched, "kept_bytes")
+        kept = await self._look("HGET", self.keys.entries, "kept_bytes")
         if number(kept or b"0") + sum(map(len, outputs.values())) > self.limits.kept_bytes:
             return False
         life = ("PX", self.limits.kept_ttl_ms)

@@ -1,7 +1,7 @@
 -- Acquire the housekeeping lock for one turn, unless another worker has it. A script, although plain commands would do:
 -- while a cluster moves the queue's slot, commands are answered and scripts are not, and a worker without an answer
 -- knows that nobody renews.
--- KEYS: 1 the lock; 2 the hash `sched`; 3 the hash `workers`. ARGV: 1 worker; 2 length of its turn (ms); 3 time without
+-- KEYS: 1 the lock; 2 the hash `clock`; 3 the hash `workers`. ARGV: 1 worker; 2 length of its turn (ms); 3 time without
 --   any turn after which nobody can have renewed either (ms).
 -- Returns 1 if the turn is this worker's, else 0; then the time for which turns have come without such a gap (ms); the
 --   number of workers; and the server's clock (epoch ms).

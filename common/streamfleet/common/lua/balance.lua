@@ -27,19 +27,19 @@ end
 -- @guard balance: not while it does not fit
 if staged_now > outstanding then return {} end
 
-local staged, mirror = counter('staged'), tonumber(call('HGET', SCHED, 'staged') or 0)
+local staged, mirror = counter('staged'), tonumber(call('HGET', LANES, 'ever_staged') or 0)
 local seen, ended = staged + outstanding - staged_now, 0
 for _, name in ipairs(NAMES) do ended = ended + counter(name) end
 local known = ended + outstanding
 local truth = math.max(seen, known)
--- Fewer than SCHED has seen staged: the counters were deleted, and requests that ended before are not counted again.
+-- Fewer than LANES has seen staged: the counters were deleted, and requests that ended before are not counted again.
 if added and staged >= mirror then truth = math.max(truth, added + counter('forgotten')) end
 local off = {truth - seen, truth - known, added and truth - added - counter('forgotten') or 0}
 open_for_writes()
 -- An entry that nobody holds yet was not counted above, so it is counted when it is staged.
-call('HDEL', SCHED, lane_fields('again:,'))
+call('HDEL', LANES, lane_fields('again:,'))
 for i, name in ipairs({'staged', 'vanished', 'forgotten'}) do
   if off[i] ~= 0 then call('HINCRBY', COUNTS, name, string.format('%.0f', off[i])) end
 end
-if staged < mirror then call('HSET', SCHED, 'staged', string.format('%.0f', staged + off[1])) end
+if staged < mirror then call('HSET', LANES, 'ever_staged', string.format('%.0f', staged + off[1])) end
 return off

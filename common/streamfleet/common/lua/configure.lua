@@ -1,5 +1,5 @@
 -- Write the queue's configuration, and tell the workers of a change.
--- KEYS: 1 the hash `meta`; 2 the hash `sched`; 3 the stream `cancels`. ARGV: 1 approximate length of the stream; 2 'set',
+-- KEYS: 1 the hash `meta`; 2 the hash `lanes`; 3 the stream `cancels`. ARGV: 1 approximate length of the stream; 2 'set',
 --   or 'add' to write only what is missing; then fields and values.
 -- Returns all fields and values.
 local set = ARGV[2] == 'set'

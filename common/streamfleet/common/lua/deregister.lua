@@ -2,13 +2,14 @@
 -- @include info
 -- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard
 -- its pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
--- KEYS: shared. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a worker
+-- KEYS: shared; the hash `clock`.
+-- ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a worker
 --   counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
 -- Returns how many were forgotten.
 local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6] or '0')
-local forgotten, look_only = 0, ARGV[5] == '1'
+local CLOCK, forgotten, look_only = KEYS[SHARED + 1], 0, ARGV[5] == '1'
 require_groups()
-local since = now_ms() - (tonumber(call('HGET', SCHED, 'forgot')) or 0)   -- below 0 if the clock was set back
+local since = now_ms() - (tonumber(call('HGET', CLOCK, 'forgot')) or 0)   -- below 0 if the clock was set back
 -- @guard deregister: a fleet looks for the gone now and then, not each of its workers
 if since >= 0 and since < pause_ms then return 0 end
 if not look_only then open_for_writes() end
@@ -63,5 +64,5 @@ for lane = 1, LANE_COUNT do
     end
   end
 end
-if pause_ms > 0 and forgotten < most then call('HSET', SCHED, 'forgot', string.format('%.0f', now_ms())) end
+if pause_ms > 0 and forgotten < most then call('HSET', CLOCK, 'forgot', string.format('%.0f', now_ms())) end
 return forgotten

@@ -1,6 +1,7 @@
 -- @include pace
 -- Tell the place of requests, and when a worker is likely to take them.
--- KEYS: shared. ARGV: 1 configuration; 2 JSON [[lane, member of its ready set, false, false, tenant]…] of what waits, and
+-- KEYS: shared; the string `pace`.
+-- ARGV: 1 configuration; 2 JSON [[lane, member of its ready set, false, false, tenant]…] of what waits, and
 --   [lane, false, deadline (epoch ms, or false), ttl (ms, or false), tenant, number] of what would be added now, behind so
 --   many of the same call. A tenant is '' for none, and false where it is not known. A row that would be in time counts for
 --   those behind it.

@@ -7,11 +7,11 @@
 open_for_writes()
 local pause, changed = ARGV[3] == '1', {}
 for i, lane in ipairs(cjson.decode(ARGV[2])) do
-  local field = 'paused:' .. lane
-  local paused = call('HGET', SCHED, field)
+  local field = 'paused:' .. LANE_NAMES[lane]
+  local paused = call('HGET', LANES, field)
   changed[i] = (paused ~= false) == pause and 0 or 1
-  if pause and not paused then call('HSET', SCHED, field, string.format('%.0f', now_ms())) end
-  if not pause then call('HDEL', SCHED, field) end
+  if pause and not paused then call('HSET', LANES, field, string.format('%.0f', now_ms())) end
+  if not pause then call('HDEL', LANES, field) end
 end
 -- @guard pause: going on wakes somebody
 if not pause then wake() end   -- idle workers believe that there is nothing to take

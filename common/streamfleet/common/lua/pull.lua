@@ -1,7 +1,8 @@
 -- @include pull_take
 -- @include pull_roles
 -- Give a worker the best waiting requests: stage arrivals, choose lanes, take in order of rank.
--- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 numbers, as little-endian doubles: n (0: only stage); free (number of
+-- KEYS: shared; the string `pace`; the hash `listeners`.
+-- ARGV: 1 configuration; 2 worker; 3 numbers, as little-endian doubles: n (0: only stage); free (number of
 --   requests that have a slot without interrupting another); patient (the first lane that leaves room for urgent ones); most
 --   entries to stage; 1 if this worker held a watch; 1 if it took a wake-up, and must hand it on if it has no room; life of a
 --   watch, ms; number of requests that it has; then rooms (for each lane: it is open until so many of all lanes are taken; at

@@ -1,17 +1,17 @@
 -- @include come_back
 -- Rank anew what was staged before Redis's clock was set back. Each call examines a part of each lane, and the next one
 -- continues behind it, until all are examined.
--- KEYS: shared. ARGV: 1 configuration. Returns nothing.
-local LOOKED_AT = 100
+-- KEYS: shared; the hash `clock`. ARGV: 1 configuration. Returns nothing.
+local CLOCK, LOOKED_AT = KEYS[SHARED + 1], 100
 require_types()
 open_for_writes()
 
 -- An entry staged before the clock was set back has a rank that the clock may take long to reach. Such entries have ids
 -- ahead of the clock.
 local function rank_anew(lane)
-  local field, looked, bytes = 'anew:' .. lane, 0, 0
-  local known = call('HMGET', SCHED, 'seen:' .. lane, field)
-  local seen, last = known[1], known[2] and decode_id(known[2])
+  local field, looked, bytes = 'ranks:' .. LANE_NAMES[lane], 0, 0
+  local staged, last = given_id(call('HGET', LANES, 'staged:' .. LANE_NAMES[lane])), given_id(call('HGET', CLOCK, field))
+  local seen = staged and encode_id(staged)
   local from = string.format('%.0f-0', now_ms() + 1)
   if last and encode_id(last) > encode_id(from) then from = last end
   while seen and encode_id(from) < seen and looked < LOOKED_AT and bytes < cfg.copied_bytes do
@@ -26,9 +26,9 @@ local function rank_anew(lane)
     end
   end
   if looked == LOOKED_AT or bytes >= cfg.copied_bytes then
-    call('HSET', SCHED, field, encode_id(from))
+    call('HSET', CLOCK, field, from)
   elseif last then
-    call('HDEL', SCHED, field)
+    call('HDEL', CLOCK, field)
   end
 end
 

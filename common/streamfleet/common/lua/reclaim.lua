@@ -2,7 +2,8 @@
 -- @include info
 -- @include wake
 -- Reclaim entries whose workers have stopped renewing; end those that have been delivered too often.
--- KEYS: shared. ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 most entries per lane; 5 latest time that the
+-- KEYS: shared; the hash `clock`.
+-- ARGV: 1 configuration; 2 lease (ms); 3 most deliveries; 4 most entries per lane; 5 latest time that the
 --   clock can show without a step forward (epoch ms), or ''. Returns {made ready again, dead, ended otherwise}.
 require_groups()
 -- @guard reclaim: a missing wake stream is noticed before a write

@@ -41,7 +41,8 @@ for _, lease in ipairs(leases) do
 end
 write_counts()
 for lane, turn in pairs(unused) do
-  if turn and tonumber(call('HGET', SCHED, lane) or 0) < 1000 then call('HSET', SCHED, lane, 1000) end
+  local field = 'credit:' .. LANE_NAMES[lane]
+  if turn and tonumber(call('HGET', LANES, field) or 0) < 1000 then call('HSET', LANES, field, 1000) end
 end
 -- @guard release: at once, for somebody
 if woken then wake() end

@@ -10,7 +10,7 @@
 -- These raise WRONGTYPE before any write: an entry that has vanished is taken out of them too.
 some_attempts()
 call('HLEN', COUNTS)
-call('HLEN', SCHED)
+call('HLEN', LANES)
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])
 local holds, codes, ids = fence(leases, worker, #leases), {nil}, {nil, nil, nil, nil}

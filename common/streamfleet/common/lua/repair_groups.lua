@@ -3,10 +3,10 @@
 -- before any other repair. A group that was set beyond its lane's end delivers nothing: it is set to the end.
 -- KEYS: shared. ARGV: 1 configuration; 2 '1' to repair, '0' to look only.
 -- Returns findings as a flat list of kind and lane.
-local seen = call('HMGET', SCHED, lane_fields('seen:,'))
+local seen = call('HMGET', LANES, lane_fields('staged:,'))
 
 local function comes_again(lane, last)
-  local start, staged = start_behind(last), seen[lane] and decode_id(seen[lane])   -- also nil for an invalid id
+  local start, staged = start_behind(last), given_id(seen[lane])
   return staged and start and call('XRANGE', lane_key(lane), start, staged, 'COUNT', 1)[1]
 end
 

@@ -58,12 +58,13 @@ class ControlBroker(ClientBroker):
             delayed_at_most: largest number of delayed requests to count by lane.
         """
         asked = [(lane, place) for lane in LANES for place in places[lane]]
-        (seconds, microseconds), workers, delayed, (pace, *paused), *rows = await self._look_all(
+        (seconds, microseconds), workers, delayed, paused, pace, *rows = await self._look_all(
             [
                 ("TIME",),
                 ("HGETALL", self.keys.workers),
                 ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
-                ("HMGET", self.keys.sched, "pace", *self._paused_fields),
+                ("HMGET", self.keys.lane_states, *self._paused_fields),
+                ("GET", self.keys.pace),
                 *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
                 *(("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES") for lane, place in asked),
             ]
@@ -172,7 +173,7 @@ class ControlBroker(ClientBroker):
 
     async def paused(self) -> dict[Lane, int]:
         """The paused lanes, and the start of each pause (epoch ms; 0 if it cannot be read)."""
-        return _paused(await self._look("HMGET", self.keys.sched, *self._paused_fields))
+        return _paused(await self._look("HMGET", self.keys.lane_states, *self._paused_fields))
 
     async def drain(self, worker: str) -> None:
         """Tell a worker to finish its requests and stop; told twice, it hands them back."""
@@ -189,7 +190,7 @@ class ControlBroker(ClientBroker):
 
     async def has_tenants(self) -> bool:
         """True if a tenant was given lately, or operators have set something of one."""
-        return bool(await self._look("HGET", self.keys.sched, "tenants") or await self.tenant_rules())
+        return bool(await self._look("HGET", self.keys.lane_states, "tenants") or await self.tenant_rules())
 
     async def tenants_waiting(self, tenants: Sequence[str]) -> dict[str, int]:
         """Number of ready requests of these tenants, in lanes that tenants share."""
@@ -211,7 +212,7 @@ class ControlBroker(ClientBroker):
 
     @property
     def _paused_fields(self) -> list[str]:
-        return [f"paused:{lane.number}" for lane in LANES]
+        return [f"paused:{lane}" for lane in LANES]
 
     async def _pause(self, lanes: Sequence[Lane], on: str) -> list[Lane]:
         args = [self._config, json.dumps([lane.number for lane in lanes]), on]

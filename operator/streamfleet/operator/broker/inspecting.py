@@ -102,7 +102,7 @@ class InspectingBroker(BrokerBase):
             ("ZSCORE", ready, member),
             ("ZSCORE", self.keys.delayed, field),
             ("HGET", self.keys.tries, field),
-            ("HGET", self.keys.sched, f"interrupted:{field}"),
+            ("HGET", self.keys.entries, f"interrupted:{field}"),
         ]
         group = [("XPENDING", stream, GROUP, stream_id, stream_id, 1), ("XINFO", "GROUPS", stream)]
         try:

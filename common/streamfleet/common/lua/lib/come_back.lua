@@ -1,11 +1,11 @@
 -- @include finish
 -- Entries that wait again, unless they must not run.
 
--- Count an entry that nobody held as staged. If its group was set back or created again (SCHED remembers its position
+-- Count an entry that nobody held as staged. If its group was set back or created again (LANES remembers its position
 -- then), it has been counted already.
 local function count_staged(lane, id)
-  local member, again = encode_id(id), call('HGET', SCHED, 'again:' .. lane)
-  if call('ZSCORE', ready_key(lane), member) or (again and member <= again) then return end
+  local member, again = encode_id(id), given_id(call('HGET', LANES, 'again:' .. LANE_NAMES[lane]))
+  if call('ZSCORE', ready_key(lane), member) or (again and member <= encode_id(again)) then return end
   count('staged')
 end
 

@@ -25,23 +25,23 @@ end
 
 local function remove_entry(lane, id, late) remove_entries(lane, {id}, late) end
 
--- Dead letters are bounded in bytes without reading any: SCHED counts the bytes ever written, and keeps the first
+-- Dead letters are bounded in bytes without reading any: DEAD_PARTS counts the bytes ever written, and keeps the first
 -- letter of each part of DEAD_PART bytes. At the start of a part, the letters before the part that is a whole cap ago
 -- are deleted.
 local function bound_dead_bytes(id, bytes)
-  local DEAD_PART = 16777216
-  local total = redis.pcall('HINCRBY', SCHED, 'dead_bytes', bytes)
+  local DEAD_PART, DEAD_PARTS = 16777216, KEYS[SHARED - 6]
+  local total = redis.pcall('HINCRBY', DEAD_PARTS, 'bytes', bytes)
   if type(total) ~= 'number' then return end   -- overwritten by hand: then only the number of letters is bounded
   local part = math.floor(total / DEAD_PART)
   if part == math.floor((total - bytes) / DEAD_PART) then return end
-  call('HSET', SCHED, 'dead:' .. part, id)
-  local from = math.min(tonumber(call('HGET', SCHED, 'dead_from')) or part, part)
+  call('HSET', DEAD_PARTS, part, id)
+  local from = math.min(tonumber(call('HGET', DEAD_PARTS, 'from')) or part, part)
   local past, oldest = math.min(part - math.ceil(cfg.dead_bytes / DEAD_PART), from + 1000), nil   -- more: the next part
   for number = from, past do
-    oldest = call('HGET', SCHED, 'dead:' .. number) or oldest
-    call('HDEL', SCHED, 'dead:' .. number)
+    oldest = call('HGET', DEAD_PARTS, number) or oldest
+    call('HDEL', DEAD_PARTS, number)
   end
-  call('HSET', SCHED, 'dead_from', string.format('%.0f', math.max(from, past + 1)))
+  call('HSET', DEAD_PARTS, 'from', string.format('%.0f', math.max(from, past + 1)))
   -- @guard dead letters: bounded in bytes
   if oldest then call('XTRIM', DEAD, 'MINID', oldest) end
 end

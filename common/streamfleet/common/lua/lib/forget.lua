@@ -5,7 +5,7 @@
 local function forget_entries(lane, ids)
   for _, id in ipairs(ids) do
     -- @guard entry: the time of staging goes with its entry
-    if may_be_ahead(lane, id) then call('HDEL', SCHED, ahead_field(lane, id)) end
+    if may_be_ahead(lane, id) then call_if_typed('HDEL', ENTRIES, ahead_field(lane, id)) end
   end
   -- @guard interrupted: forgotten with the entry
   forget_interruptions(lane, ids)

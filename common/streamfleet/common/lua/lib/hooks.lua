@@ -6,7 +6,7 @@
 -- request has its label. Policies ask each other by them too.
 local HOOKS, sharing, homing, homes, make_ready = {}
 do
-  local HOMING = '1'             -- value of SCHED's field `sessions` while some have homes
+  local HOMING = '1'             -- value of the field `sessions` of LANES while some have homes
   local BEGINNING_BYTES = 1024   -- 256 tokens, because less is read again as quickly as it is found
   local made_tenants, made_homes   -- nil until asked for; false where a key was overwritten by hand
 -- @policy tenants
@@ -19,7 +19,7 @@ do
 
   -- The same, if a tenant was given lately.
   function sharing()
-    if not sched then look_at_sched() end
+    if not queue_told then look_at_queue() end
     return some_tenants and tenants()
   end
 
@@ -30,7 +30,7 @@ do
 
   -- The same, if a session was given lately.
   function homing()
-    if not sched then look_at_sched() end
+    if not queue_told then look_at_queue() end
     return some_sessions == HOMING and homes()
   end
 

@@ -20,6 +20,9 @@ end
 
 local function decode_id(member) return sound_id(string.match(member, '^%u(%d+)%-%u(%d+)$')) end
 
+-- The stream id that stands in a hash; nil for none, and for text that was written by hand.
+local function given_id(text) return text and sound_id(string.match(text, '^(%d+)%-(%d+)$')) end
+
 -- Lane and stream id of a field that entry_field made; nil for any other field.
 local function lane_and_id(field)
   local lane, ms, seq = string.match(field, '^([1-9])|(%d+)%-(%d+)$')

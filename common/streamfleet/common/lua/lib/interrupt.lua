@@ -20,6 +20,7 @@ local function note_interruption(lane, id, gave_way_at, run, bytes, deadline)
     record = string.format('%s %.0f %s', record, now_ms() + wait_ms, gave_way_at)
   end
   change_kept(before, record)
-  call('HSET', SCHED, interrupted_field(lane, id), record)
-  if before == '' then some_interrupted = call('HINCRBY', SCHED, 'interrupted', 1) end
+  if call_if_typed('HSET', ENTRIES, interrupted_field(lane, id), record) == 1 then
+    some_interrupted = call('HINCRBY', LANES, 'interrupted', 1)
+  end
 end

@@ -5,10 +5,11 @@
 -- writes it.
 local GROUP, NOBODY = 'workers', '~'
 local call = redis.call
-local cfg = setmetatable(cjson.decode(ARGV[1]), {__index = TABLES.limits})
+local cfg = TABLES.limits
+for name, value in pairs(cjson.decode(ARGV[1])) do cfg[name] = value end
 local LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-local SHARED = 3 * LANE_COUNT + 16
-local WAKE, SCHED, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 15, SHARED - 6)
+local SHARED = 3 * LANE_COUNT + 18
+local WAKE, LANES, ENTRIES, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 17, SHARED - 7)
 local now_in_ms, attempts_known = cfg.now_ms, nil
 
 -- Bytes that a read may copy before the sizes of what it reads are known well; and entries that one command may copy
@@ -24,11 +25,11 @@ local function entry_name(lane, id) return LANE_NAMES[lane] .. ':' .. id end
 local DIGITS = {'1', '2', '3', '4', '5', '6', '7', '8', '9'}   -- of lanes: joining a number to text takes longer
 local function entry_field(lane, id) return DIGITS[lane] .. '|' .. id end
 
--- Fields of SCHED: of each prefix one for each lane, with the lane's number. `prefixes`: each ends with a comma.
-local function lane_fields(prefixes)
+-- Fields of a hash: of each prefix one for each lane. `prefixes`: each ends with a comma. `names`: of lanes, if not LANE_NAMES.
+local function lane_fields(prefixes, names)
   local fields = {nil, nil, nil, nil}
   for prefix in string.gmatch(prefixes, '([^,]*),') do
-    for lane = 1, LANE_COUNT do fields[#fields + 1] = prefix .. DIGITS[lane] end
+    for lane = 1, LANE_COUNT do fields[#fields + 1] = prefix .. (names or LANE_NAMES)[lane] end
   end
   return unpack(fields)
 end
@@ -81,7 +82,7 @@ local function require_types(some)
   for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
   some_attempts()
   call('HLEN', COUNTS)
-  call('HLEN', SCHED)
+  call('HLEN', LANES)
   call('XLEN', DEAD)
   call('LLEN', BENCH)
   if some then return waiting end

@@ -1,16 +1,17 @@
 -- @include pull_filling
 -- Last part of a pull: how the worker waits if it got too little, and who is woken for the rest.
 
--- Listeners have seats, as many as there may be watchers: fields of SCHED, '<end of the time, epoch ms> <number of lanes
+-- Listeners have seats, as many as there may be watchers: fields of LISTENERS, '<end of the time, epoch ms> <number of lanes
 -- for which it has a free slot> <worker>'. Gives up the worker's own seat. `kind`: its own number of such lanes. Returns
 -- how many seats other workers have; how many of these workers have as many lanes, or the number of all seats if one has
 -- more; the name of the seat to take: that of a worker with fewer, else an empty one, else nil; and the number that its own
 -- seat had. A seat of fewer comes first because its worker may be dead: while it is taken, each listener with more wakes
 -- somebody to make way, in vain.
 local function leave_seat(worker, now, kind)
+  local LISTENERS = KEYS[SHARED + 2]
   local names, taken, free, empty, full, before = {}, 0, 0, nil, nil, 0
-  for seat = 1, cfg.watchers do names[seat] = 'listener:' .. seat end
-  for seat, held in ipairs(call('HMGET', SCHED, unpack(names))) do
+  for seat = 1, cfg.watchers do names[seat] = DIGITS[seat] or seat end
+  for seat, held in ipairs(call_if_typed('HMGET', LISTENERS, unpack(names)) or {}) do
     local till, lanes_free, who = string.match(held or '', '^(%d+) (%d) (.*)$')
     if till and who ~= worker and tonumber(till) > now then
       taken = taken + 1
@@ -18,7 +19,7 @@ local function leave_seat(worker, now, kind)
       if more < 0 then full = names[seat] else free = more > 0 and cfg.watchers or free + 1 end
     else
       -- @guard roles: a seat that is given up is free
-      if who == worker then call('HDEL', SCHED, names[seat]) end
+      if who == worker then call('HDEL', LISTENERS, names[seat]) end
       before = who == worker and tonumber(lanes_free) or before
       empty = names[seat]
     end
@@ -29,6 +30,7 @@ end
 -- `waiting`: what is left in each lane, `ready` in all; `got`: number of claims; `cut`: the lane that was not staged to its
 -- end; `moved`: true if anything changed; `arg.calm`: true if nothing waits, taken or not. Returns the role.
 local function assign_role(arg, waiting, ready, got, cut, moved, now)
+  local LISTENERS = KEYS[SHARED + 2]
   local role, watching, listening, free, seat = 0, call('ZCOUNT', WATCH, now, '+inf'), 0, 0, nil
   local open, urgent, kind, before = 0, 0, 0, 0
   for lane = 1, LANE_COUNT do
@@ -55,7 +57,7 @@ local function assign_role(arg, waiting, ready, got, cut, moved, now)
     -- Nobody listens where somebody watches: a full worker must not win against an idle one.
     -- Nor does a worker that would have to interrupt one, where others have a free slot.
     elseif watching == 0 and (listening == 0 or kind > 0 and free < cfg.watchers) then
-      call('HSET', SCHED, seat, string.format('%.0f %d %s', now + arg.watch_ms, kind, arg.worker))
+      call_if_typed('HSET', LISTENERS, seat, string.format('%.0f %d %s', now + arg.watch_ms, kind, arg.worker))
       -- @guard roles: a listener without a free slot makes way for one that has one
       if kind > 0 and listening > free then wake_watcher() end
       role, listening = 3, listening + 1

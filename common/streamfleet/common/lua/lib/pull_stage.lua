@@ -57,44 +57,43 @@ local function read_new(chunk, some)
 end
 
 -- After the group is created again or set back, entries are delivered again: those staged before are not counted twice,
--- and stay where they are. SCHED remembers how far each lane was staged, and how many entries that were.
+-- and stay where they are. LANES remembers how far each lane was staged, and how many entries that were.
 local function is_tracked(lane, id)
   return call_if_typed('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
--- What SCHED tells of each lane, as look_at_sched returns it: text, or false; and the place before the first lane's.
+-- What LANES tells of each lane, as look_at_queue returns it: text, or false; and the place before the first lane's.
 local lanes
 local SEEN, CREDIT, PAUSED = 3 + LANE_COUNT, 3 + 2 * LANE_COUNT, 3 + 3 * LANE_COUNT
 local arrived = {}   -- by lane: stream id to the row of what was staged in this call, as the hook `became_ready` takes it
 
-local function look_at_lanes() lanes = lanes or look_at_sched('ahead:,seen:,,paused:,') end
+local function look_at_lanes() lanes = lanes or look_at_queue('ahead:,staged:,credit:,paused:,') end
 
 local function save_seen(moved, fresh)
   if fresh == 0 then return end
-  local words = {'HSET', SCHED}
+  local words = {'HSET', LANES}
   for lane in pairs(moved) do
-    words[#words + 1] = 'seen:' .. lane
+    words[#words + 1] = 'staged:' .. LANE_NAMES[lane]
     words[#words + 1] = lanes[SEEN + lane]
   end
   call(unpack(words))
-  call('HINCRBY', SCHED, 'staged', fresh)
+  call('HINCRBY', LANES, 'ever_staged', fresh)
 end
 
 -- Returns how many are new in the ready set, their bytes, the largest, how many were never staged before, and how many
 -- have ended because they must not run: later, one that is too large would be copied a second time.
 local function stage_lane(lane, entries, moved)
   local rows, bytes, largest, fresh, ended = {nil}, 0, 1, 0, 0
-  local here = arrived[lane] or {}
-  arrived[lane] = here
+  local here, seen = arrived[lane] or {}, given_id(lanes[SEEN + lane])
+  arrived[lane], seen = here, seen and encode_id(seen)
   for _, item in ipairs(entries) do
     local member, ms = member_and_ms(item[1])
     if ms > now_ms() then keep_enqueued_ms(lane, item[1]) end
     local size, deadline, given, tenant, if_late, session = skim_entry(lane, item[1], item[2])
     bytes, largest = bytes + size, math.max(largest, size)
-    local seen = lanes[SEEN + lane]
     local again = seen and member <= seen
     if not again then
-      lanes[SEEN + lane], moved[lane], fresh = member, true, fresh + 1
+      seen, lanes[SEEN + lane], moved[lane], fresh = member, item[1], true, fresh + 1
       count('staged')
     end
     if again and is_tracked(lane, item[1]) then   -- it stays where it is

@@ -2,7 +2,7 @@
 -- @include lease
 -- Restarts leases that lie ahead of the clock after it was set back. Each call examines a part of a lane, and the next one
 -- continues behind it, until all are examined.
-local LOOKED_AT = 100
+local CLOCK, LOOKED_AT = KEYS[SHARED + 1], 100
 
 -- Restarts leases, and removes the entries that were XDELed by hand.
 local function restart(lane, worker, ids)
@@ -16,8 +16,8 @@ end
 -- A lease from before the clock was set back looks renewed until the clock has caught up: it restarts now. Only such a
 -- lease has an idle time below zero, which XPENDING compares but does not return.
 local function count_anew(lane)
-  local field = 'looked:' .. lane
-  local last = decode_id(call('HGET', SCHED, field) or '')
+  local field = 'leases:' .. LANE_NAMES[lane]
+  local last = given_id(call('HGET', CLOCK, field))
   local rows = call('XPENDING', lane_key(lane), GROUP, last and '(' .. last or '-', '+', LOOKED_AT)
   local idle, ahead = {}, {}
   if #rows > 0 then
@@ -32,15 +32,15 @@ local function count_anew(lane)
     end
   end
   for worker, ids in pairs(ahead) do restart(lane, worker, ids) end
-  if #rows == LOOKED_AT then call('HSET', SCHED, field, encode_id(rows[LOOKED_AT][1])) elseif last then call('HDEL', SCHED, field) end
+  if #rows == LOOKED_AT then call('HSET', CLOCK, field, rows[LOOKED_AT][1]) elseif last then call('HDEL', CLOCK, field) end
 end
 
 -- Returns the longest time for which a lease can have been idle. At the last look no lease had expired; one that seems to
 -- have expired before it was claimed while Redis's clock was set back for a moment, between two looks.
 local function longest_idle(lease_ms)
-  local looked = tonumber(call('HGET', SCHED, 'reclaimed') or '')
+  local looked = tonumber(call('HGET', CLOCK, 'reclaimed') or '')
   return looked and lease_ms + math.max(0, now_ms() - looked) + 1000 or math.huge
 end
 
 -- Remembers that no lease has expired by now.
-local function keep_look() call('HSET', SCHED, 'reclaimed', string.format('%.0f', now_ms())) end
+local function keep_look() call('HSET', CLOCK, 'reclaimed', string.format('%.0f', now_ms())) end

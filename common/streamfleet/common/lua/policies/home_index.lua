@@ -48,7 +48,7 @@ local function add_index(h, caller, found)
   function h.begin()
     if some_sessions == HOMING then return end
     some_sessions = HOMING
-    call('HSET', SCHED, 'sessions', HOMING)
+    call('HSET', LANES, 'sessions', HOMING)
   end
 
   -- A worker's number; nil for one that is no home.

@@ -3,7 +3,7 @@
 local HOMES, SESSIONS, LOADS = unpack(KEYS, SHARED - 2, SHARED)
 local PASSED_OVER_MS = 1000   -- after it an idle worker may take what waits for another
 local LOST = 1e9              -- load of a worker that is no home any more
-local NOTED = '0'             -- value of SCHED's field `sessions` while beginnings were seen, but none has a home
+local NOTED = '0'             -- value of the field `sessions` of LANES while beginnings were seen, but none has a home
 
 local function add_records(h)
   local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
@@ -217,7 +217,7 @@ local function add_records(h)
     end
     changed = {}
     if new > 0 then make_room(new) end
-    if new > 0 and not some_sessions then call('HSET', SCHED, 'sessions', NOTED) end
+    if new > 0 and not some_sessions then call('HSET', LANES, 'sessions', NOTED) end
     for i = 1, #words, 400 do call('HSET', SESSIONS, unpack(words, i, math.min(i + 399, #words))) end
   end
 end

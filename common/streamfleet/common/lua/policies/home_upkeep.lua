@@ -72,7 +72,7 @@ local function add_upkeep(h)
       if kind == 's' or kind == 'p' or kind == 'f' then return end
     end
     -- @guard affinity: without sessions nothing is asked
-    call('HDEL', SCHED, 'sessions')
+    call('HDEL', LANES, 'sessions')
     for i = 1, #left, 2 do call('HDEL', SESSIONS, left[i]) end
     for _, number in ipairs(call_if_typed('ZRANGE', LOADS, 0, -1) or {}) do call('ZREM', LOADS, number) end
   end

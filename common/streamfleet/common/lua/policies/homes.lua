@@ -10,9 +10,9 @@
 --     '<last pull, ms> <what it does> <worker>'; '#' the last number; '^<lane>' '<since, ms> <rank> <member>' of the
 --     head of a lane that is passed over, with the lowest rank that others took since; '@<lane>' a place in its ready set.
 --   loads: number to what it holds and what waits for it; LOST and more for a home whose requests are anybody's by now.
--- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: SCHED has no field
+-- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: LANES has no field
 -- `sessions`, or it is not HOMING. The rules, with the figures behind them, are in docs/locality.md.
-local found = call_if_typed('HMGET', SESSIONS, 'n|' .. (ARGV[2] or ''), lane_fields('^,'))   -- of the worker that calls, if one does
+local found = call_if_typed('HMGET', SESSIONS, 'n|' .. (ARGV[2] or ''), lane_fields('^,', DIGITS))   -- of the worker that calls, if one does
 -- @guard affinity: keys of another type are left alone
 if not (found and call_if_typed('ZCARD', HOMES)) then return false end
 local h = {}

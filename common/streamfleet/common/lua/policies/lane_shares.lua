@@ -53,8 +53,8 @@ local function save_credit(credit)
   local words
   for lane = 1, LANE_COUNT do
     if credit[lane] ~= (tonumber(lanes[CREDIT + lane] or nil) or 0) then
-      words = words or {'HSET', SCHED}
-      words[#words + 1] = lane
+      words = words or {'HSET', LANES}
+      words[#words + 1] = 'credit:' .. LANE_NAMES[lane]
       words[#words + 1] = credit[lane]
     end
   end

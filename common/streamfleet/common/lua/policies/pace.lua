@@ -1,6 +1,6 @@
 -- @include hooks
 -- Pace of a queue, and the time until a waiting request is taken. The housekeeping measures it once a second
--- (pace_measure.lua); everybody who tells or judges a time reads it. SCHED's field `pace` is JSON:
+-- (pace_measure.lua); everybody who tells or judges a time reads it. The key `pace` is JSON:
 --   at: time of the last look; gone: number of requests that had left the ready sets for good by then; read: of each lane,
 --   how many entries had come; busy: true if something waited; took, ms, and left: the time in which something waited, and
 --   how many requests left in it; span, ms, and came: all the time, and how many came into each lane; run, ms: mean time
@@ -10,11 +10,11 @@
 --   read this, and need not know each other's tenants. senders: of each lane, the hashes of those that sent into it lately,
 --   and the spans from enqueueing until the deadline, each with a number of requests that fades as `came` does; its `gone`
 --   is the number of those that were taken and answered between two looks, while others waited.
-local STALE_MS, FOR_EVER_MS = 10000, 86400000
+local PACE, STALE_MS, FOR_EVER_MS = KEYS[SHARED + 1], 10000, 86400000
 
 -- Returns nil where there is none, or somebody has written one by hand that lacks a part.
 local function read_pace()
-  local ok, pace = pcall(cjson.decode, call('HGET', SCHED, 'pace') or '')
+  local ok, pace = pcall(cjson.decode, call_if_typed('GET', PACE) or '')
   if not ok or type(pace) ~= 'table' then return nil end
   local kinds = {at = 'number', gone = 'number', took = 'number', left = 'number', span = 'number', run = 'number',
     read = 'table', last = 'table', waits = 'table', came = 'table', senders = 'table', turns = 'table'}
@@ -31,7 +31,7 @@ end
 
 -- Numbers of ready requests in lanes that are not paused, 0 for the others; and which are paused.
 local function unpaused()
-  local found, waiting, paused = call('HMGET', SCHED, lane_fields('paused:,')), {}, {}
+  local found, waiting, paused = call('HMGET', LANES, lane_fields('paused:,')), {}, {}
   for lane = 1, LANE_COUNT do
     paused[lane] = found[lane] ~= false
     waiting[lane] = paused[lane] and 0 or call('ZCARD', ready_key(lane))

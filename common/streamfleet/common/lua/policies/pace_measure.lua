@@ -125,5 +125,5 @@ local function measure_pace()
   end
   now.turns = {}
   for lane = 1, LANE_COUNT do now.turns[LANE_NAMES[lane]] = look_at_turns(lane) end
-  call('HSET', SCHED, 'pace', cjson.encode(now))
+  call('SET', PACE, cjson.encode(now))
 end

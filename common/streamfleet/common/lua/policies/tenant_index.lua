@@ -25,7 +25,7 @@ local function add_index(t)
       return record
     end
 
-    -- Fetches the records of tenants and their lengths, and what operators have set, if SCHED tells of some.
+    -- Fetches the records of tenants and their lengths, and what operators have set, if LANES tells of some.
     function t.fetch_records(tenants)
       local some, fields, n = {nil}, {nil, nil}, 0
       for i = 1, #tenants do
@@ -46,7 +46,7 @@ local function add_index(t)
       end
     end
 
-    -- The value of the field `tenants` of SCHED while a tenant is known.
+    -- The value of the field `tenants` of LANES while a tenant is known.
     function t.rules()
       return (call_if_typed('HLEN', TENANTS) or 0) > 0 and RULES or '1'
     end
@@ -273,7 +273,7 @@ local function add_index(t)
     end
     if not some_tenants then
       some_tenants = t.rules()
-      call('HSET', SCHED, 'tenants', some_tenants)
+      call('HSET', LANES, 'tenants', some_tenants)
     end
     t.fetch_records(some)
     t.load_turns(lane, some)

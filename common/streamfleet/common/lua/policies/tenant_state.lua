@@ -2,7 +2,7 @@
 -- Tenants: what a call knows of them. It is read in few commands, changed here, and written once, at the call's end, or
 -- before a command reads it that these tables cannot answer.
 local WAITING, SERVED, TENANTS = unpack(KEYS, SHARED - 5, SHARED - 3)
-local RULES = 'rules'   -- SCHED's field `tenants` while operators have set something of a tenant; else '1'
+local RULES = 'rules'   -- the field `tenants` of LANES while operators have set something of a tenant; else '1'
 
 local function turns_key(lane) return KEYS[2 * LANE_COUNT + lane] end
 

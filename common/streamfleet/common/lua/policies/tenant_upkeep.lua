@@ -71,7 +71,7 @@ local function tidy_tenants()
   end
 
   -- @guard upkeep: what operators set counts within seconds
-  call('HSET', SCHED, 'tenants', t.rules())
+  call('HSET', LANES, 'tenants', t.rules())
   for lane = 1, LANE_COUNT do
     shared[lane] = t.shares(lane, true)
     if shared[lane] then
@@ -87,7 +87,7 @@ local function tidy_tenants()
   for lane = 1, LANE_COUNT do t.put(t.level_field(lane), false) end
   if records == 0 then
     -- @guard upkeep: without tenants nothing is asked
-    call('HDEL', SCHED, 'tenants')
+    call('HDEL', LANES, 'tenants')
     t.put('known', false)
   end
 end

@@ -10,7 +10,7 @@
 --     most tokens that a tenant had when it was picked; 'walk|<lane>' how far the index is made of what was ready before
 --     there was one; 'known' the number of records.
 --   tenants: tenant to '<weight> <most running at once> <when it was set> <API key or ->', by operators and gateways.
--- While nobody gives a tenant, none of these keys exists, and SCHED has no field `tenants`, which is all that is asked.
+-- While nobody gives a tenant, none of these keys exists, and LANES has no field `tenants`, which is all that is asked.
 local usable = call_if_typed('HLEN', SERVED) and call_if_typed('ZCARD', WAITING)
 for lane = 1, LANE_COUNT do usable = usable and call_if_typed('ZCARD', turns_key(lane)) end
 -- @guard tenants: keys of another type are left alone
