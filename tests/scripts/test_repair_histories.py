@@ -19,8 +19,10 @@ from tests.scripts.harness import Queue
 
 LENGTH = 80
 WORKERS = ("w1", "w2", "w3")
-SHARED = ("ready:high", "delayed", "tries", "counts", "lanes", "entries", "clock", "wake", "bench", "watch", "workers")
-SHARED += ("cancels", "dead")
+SHARED = (
+    *("ready:high", "delayed", "tries", "counts", "lanes", "entries", "clock", "wake", "bench", "watch", "workers"),
+    *("cancels", "dead"),
+)
 STEPS = {
     "enqueue": 6,
     "pull": 8,
