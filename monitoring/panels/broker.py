@@ -28,10 +28,11 @@ BROKER = Dashboard(
         ),
         Panel(
             "Added and sent twice",
-            "Entries that come in a second, and those of them whose id was there already.",
+            "Entries that come in a second, and those of them whose id was there already (reused: with another body).",
             [
                 (f"rate(streamfleet_queue_requests_added_total{{{QUEUE}}}[{RATE}])", "added"),
                 (f"rate(streamfleet_queue_requests_duplicate_total{{{QUEUE}}}[{RATE}])", "duplicate"),
+                (f"rate(streamfleet_queue_requests_id_reused_total{{{QUEUE}}}[{RATE}])", "id reused"),
             ],
             "reqps",
         ),

@@ -12,7 +12,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.protocol import Lane, Status
+from streamfleet.common.protocol import Lane, Status, digest_of_bytes
 from tests.broker import Broker
 from tests.scripts import keyspace
 
@@ -20,6 +20,7 @@ NOW = 1_000_000
 """Time that the scripts see, epoch ms, unless a test says otherwise."""
 PATIENCE = 300_000
 BODY = '{"prompt":"hi"}'
+BODY_DIGEST = digest_of_bytes({b"body": BODY.encode()})
 ERROR = openai_error("it did not work", "server_error", None, "broken")
 LIMITS = QueueLimits(now_ms=NOW, patience_ms=PATIENCE, max_entry_bytes=2_000, lane_limit=100)
 

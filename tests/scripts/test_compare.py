@@ -24,7 +24,7 @@ MOST_BYTES = 150_000
 NOTICED = {
     "choose: credit is kept": ("every-verb", 0),
     "finish: an id goes with its result": ("every-verb", 0),
-    "tenants: nothing is left of turns of who has gone": ("fleet", 0),
+    "tenants: nothing is left of turns of who has gone": ("fleet", 3),
 }
 """Mutants, and a history that tells each from what it was."""
 NOTICED_WITHIN = 150

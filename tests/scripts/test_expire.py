@@ -6,7 +6,7 @@ import json
 
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Role
-from tests.scripts.harness import NOW, PATIENCE, Queue, entry
+from tests.scripts.harness import BODY_DIGEST, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import beside_tenants, changed
 
 
@@ -40,6 +40,7 @@ async def test_a_queued_request_ends_when_its_deadline_passes(queue: Queue) -> N
                 "tenant": "t1",
                 "notified:me": "1",
             },
+            "request:r1": f"{BODY_DIGEST} high:1000-0 me",
             "reply:me": [{"id": "r1", "status": "expired"}],
             "dead": [
                 {"_id": "r1", "_status": "expired", "_error": error, "_entry": "high:1000-0", "_attempts": "0"}

@@ -10,7 +10,7 @@ import pytest
 from streamfleet.common.broker.types import Retry, Role
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import NotPermitted
-from tests.scripts.harness import BODY, ERROR, NOW, Queue, entry, ids
+from tests.scripts.harness import BODY, BODY_DIGEST, ERROR, NOW, Queue, entry, ids
 from tests.scripts.keyspace import beside_tenants, changed, id_key
 
 FAR = NOW + 10**6
@@ -112,6 +112,7 @@ async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
             "meta": "m1",
             "notified:me": "1",
         },
+        "request:late": f"{BODY_DIGEST} high:1000-0 me",
         "dead": [letter | entry(id="late", deadline=NOW, reply="me", tenant="t1", meta="m1")],
         "reply:me": [{"id": "late", "status": "expired"}],
         "counts": {"staged": "1", "expired": "1"},
@@ -232,6 +233,7 @@ async def test_a_cancelled_request_is_dropped_at_the_pick_and_counted_as_cancell
         {
             "lane:high": None,
             "result:r1": before["result:r1"] | place | {"notified:me": "1"},
+            "request:r1": f"{BODY_DIGEST} high:1000-0 me",
             "reply:me": [{"id": "r1", "status": "cancelled"}],
             "counts": {"staged": "1", "cancelled": "1"},
             "watch": [("w1", NOW + 7000)],

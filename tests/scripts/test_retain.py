@@ -65,13 +65,16 @@ async def test_an_id_is_remembered_while_its_request_waits_and_for_as_long_as_it
 
 
 async def test_every_ending_gives_the_id_the_life_of_its_result(queue: Queue) -> None:
-    await queue.broker.enqueue([submission(name) for name in ("cancelled", "failed", "dead", "succeeded")])
+    names = ("vanished", "cancelled", "failed", "dead", "succeeded")
+    first, *_ = await queue.broker.enqueue([submission(name) for name in names])
+    await queue.command("XDEL", queue.keys.lane("high"), first.entry.removeprefix("high:"))
+    assert await queue.broker.end_vanished(["vanished"], True) == ["vanished"]
     await queue.broker.cancel("cancelled")
     claims = {claim.lease.request_id: claim.lease for claim in (await queue.pull("w1", 4)).claims}
     await queue.complete("w1", claims["failed"], status=Status.FAILED)
     await queue.complete("w1", claims["succeeded"])
     await queue.broker.reclaim(0, 1)
-    for name in ("cancelled", "failed", "dead", "succeeded"):
+    for name in names:
         assert 0 < await life_ms(queue, name) <= queue.limits.result_ttl_ms, name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from streamfleet.common.broker.types import Retry, RetryCode
-from tests.scripts.harness import ERROR, NOW, PATIENCE, Queue, entry, ids
+from tests.scripts.harness import BODY_DIGEST, ERROR, NOW, PATIENCE, Queue, entry, ids
 from tests.scripts.keyspace import changed
 
 
@@ -60,6 +60,7 @@ async def test_the_last_attempt_ends_the_request_as_dead(queue: Queue) -> None:
                 "finished_ms": str(NOW),
                 "notified:me": "1",
             },
+            "request:r1": f"{BODY_DIGEST} high:1000-0 me",
             "reply:me": [{"id": "r1", "status": "dead"}],
             "dead": [letter | entry(id="r1", reply="me")],
             "counts": {"staged": "1", "dead": "1"},

@@ -33,8 +33,8 @@ def test_a_claim_has_its_reply_name_when_it_is_usable() -> None:
 def audits(draw: st.DrawFn) -> Audit:
     """An audit of a queue where all is well."""
     ended = {status.value: draw(small) for status in Status}
-    duplicate, vanished, delayed = draw(small), draw(small), draw(small)
-    lanes, staged = [], sum(ended.values()) + duplicate + vanished + delayed
+    duplicate, id_reused, vanished, delayed = draw(small), draw(small), draw(small), draw(small)
+    lanes, staged = [], sum(ended.values()) + duplicate + id_reused + vanished + delayed
     undelivered_total = 0
     for lane in LANES:
         ready, running, handed_out, undelivered = (draw(small) for _ in range(4))
@@ -43,7 +43,7 @@ def audits(draw: st.DrawFn) -> Audit:
         lanes.append(LaneAudit(lane, length, ready, running, handed_out, undelivered, 0))
         staged += ready + running
         undelivered_total += undelivered + handed_out
-    counts = {"staged": staged, "duplicate": duplicate, "vanished": vanished, **ended}
+    counts = {"staged": staged, "duplicate": duplicate, "id_reused": id_reused, "vanished": vanished, **ended}
     added = staged + undelivered_total
     lanes[0] = replace(lanes[0], ever_added=added)
     return Audit(counts, delayed, 0, 0, lanes)
@@ -58,7 +58,7 @@ def test_a_queue_where_all_is_well_has_no_problems(audit: Audit) -> None:
     assert (blind.problems(), blind.accepted) == ([], audit.accepted)
 
 
-@given(audits(), st.sampled_from(["staged", *Status, "duplicate", "vanished"]), st.integers(1, 5))
+@given(audits(), st.sampled_from(["staged", *Status, "duplicate", "id_reused", "vanished"]), st.integers(1, 5))
 def test_a_count_that_is_off_is_noticed(audit: Audit, name: str, by: int) -> None:
     counts = {**audit.counts, name: audit.counts[name] + by}
     assert replace(audit, counts=counts).problems()

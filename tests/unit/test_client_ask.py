@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from streamfleet.common.broker.types import Submission
 from streamfleet.common.envelope import EARLIEST_MS
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import COMPLETIONS, ENDPOINTS, LANES, Lane, Request, decode, digest, inferred
+from streamfleet.common.protocol import (
+    COMPLETIONS,
+    ENDPOINTS,
+    LANES,
+    Lane,
+    Request,
+    decode,
+    digest,
+    digest_of_bytes,
+    inferred,
+)
 from streamfleet.producer.ask import Ask, as_ask, check_id, draft, prepare
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -153,7 +163,11 @@ def test_wrong_fields_are_named(param: str, options: dict[str, Any]) -> None:
 
 def read(submission: Submission, stream_id: str = "5-0") -> Request:
     """Returns the request that a worker reads from it."""
-    return decode({name.encode(): value for name, value in submission.fields.items()}, submission.lane, stream_id)
+    return decode(as_sent(submission), submission.lane, stream_id)
+
+
+def as_sent(submission: Submission) -> dict[bytes, bytes]:
+    return {name.encode(): value for name, value in submission.fields.items()}
 
 
 @given(
@@ -188,7 +202,7 @@ def test_a_worker_takes_what_was_prepared_for_the_same_and_refuses_what_was_refu
         late = 5 + late // timedelta(milliseconds=1)
     assert found == expected._replace(deadline_ms=late, stream=rest["stream"], reply=rest["reply"])
     assert (found.body, found.id, found.lane) == (body, request_id, rest["lane"])
-    assert submission.digest == digest(found)
+    assert submission.digest == digest(found) + digest_of_bytes(as_sent(submission))
     assert ("endpoint" in submission.fields) == (found.endpoint != inferred(body))
 
 
@@ -212,7 +226,7 @@ def test_what_python_allows_beyond_json_is_read_as_it_is_written(body: Any, sent
     assert submission.fields["body"].decode() == f'{{"prompt":"hi","logit_bias":{sent}}}'
     found = read(submission)
     assert found.body["logit_bias"] == json.loads(sent)
-    assert submission.digest == digest(found)
+    assert submission.digest == digest(found) + digest_of_bytes(as_sent(submission))
 
 
 def test_what_is_prepared_stays_as_it_was_when_its_body_changes() -> None:
@@ -281,4 +295,6 @@ def test_a_digest_is_the_same_whether_it_waits_or_not(chars: int) -> None:
     body = {"prompt": "x" * chars}
     drafted = draft(as_ask({"body": body}), "r1", None, 4_194_304)
     assert bool(drafted.digest) == (not drafted.compared) == (chars > 10)
-    assert drafted.submission().digest == digest(Request(body, "r1", Lane.NORMAL, COMPLETIONS))
+    submission = drafted.submission()
+    of_bytes = digest_of_bytes(as_sent(submission))
+    assert submission.digest == digest(Request(body, "r1", Lane.NORMAL, COMPLETIONS)) + of_bytes

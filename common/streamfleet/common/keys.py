@@ -74,7 +74,10 @@ class Keys:
         return f"{self.base}result:{request_id}"
 
     def request(self, request_id: str) -> str:
-        """Record of an id that a client enqueued, ``<digest> <lane>:<stream id> <reply>``, with TTL."""
+        """Record of an id, ``<digest> <lane>:<stream id> <reply>``, with TTL.
+
+        Written as a client enqueues the request, or at its end where it came by plain XADD under an id of its own.
+        """
         return f"{self.base}request:{request_id}"
 
     def reply(self, client: str) -> str:
@@ -235,7 +238,9 @@ class Keys:
 
     @property
     def counts(self) -> str:
-        """Hash of lifetime counters: staged, each terminal status, duplicate, vanished, requeued, forgotten. Stays."""
+        """Hash of lifetime counters: staged, each terminal status, duplicate, id_reused, vanished, requeued,
+        forgotten. Stays.
+        """
         return f"{self.base}counts"
 
     @property

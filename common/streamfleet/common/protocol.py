@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from hashlib import blake2b
+from hashlib import blake2b, sha1
 from typing import Any, NamedTuple
 
 from streamfleet.common import envelope, jsontext
@@ -86,6 +86,7 @@ and each byte beyond eight a value (a number of 4,000 digits: 49)."""
 UNUSUAL_BYTES, UNUSUAL_PART = 1_048_576, 16
 """Most bytes of a body that are not `_USUAL`; or this part of the largest body, where that is more."""
 _USUAL = bytes(code for code in range(0x20, 0x7F) if code not in b'"\\,:[]{}')
+_END_BYTES = 32_768
 _NAME = re.compile(r"[\x21-\x7e]{1,256}")
 _RESERVED = re.compile(r"[A-Za-z]+:[0-9]+-[0-9]+")
 _FALLBACK = re.compile(rf"(?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}")
@@ -315,10 +316,7 @@ def decode(
 
 
 def digest(request: Request) -> str:
-    """Digest of endpoint and body, independent of the order of keys, 32 hex characters.
-
-    Two enqueues of one id with the same digest are the same request.
-    """
+    """Digest of endpoint and body as JSON, independent of the order of keys, 16 hex characters."""
     return hashed(comparable(request.endpoint, jsontext.canonical(request.body)))
 
 
@@ -329,7 +327,23 @@ def comparable(endpoint: str, canonical_body: str) -> str:
 
 def hashed(text: str) -> str:
     """Digest of a text from `comparable`."""
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def digest_of_bytes(fields: Mapping[bytes, bytes]) -> str:
+    """Digest of endpoint and body as they are in the fields of an entry, 16 hex characters; scripts make it too.
+
+    Two requests of one id are the same request if it is the same. `digest` decides where both came from clients.
+    """
+    body, endpoint = b"body" in fields, b"endpoint" in fields  # `get` would take longer, for each request
+    return hashed_bytes(fields[b"body"] if body else b"", fields[b"endpoint"] if endpoint else b"")
+
+
+def hashed_bytes(body: bytes, endpoint: bytes) -> str:
+    """The same of body and endpoint; it is empty if it was not given. Of a long body its length, beginning and end."""
+    if len(body) > 2 * _END_BYTES:
+        body = b"%d " % len(body) + body[:_END_BYTES] + body[-_END_BYTES:]
+    return sha1(endpoint + b"\0" + body, usedforsecurity=False).hexdigest()[:16]
 
 
 def _json_type(value: object) -> str:

@@ -313,7 +313,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("xlen",), p.of(READ, keys.dead, keys.wake, keys.reply)),
         Grant(("xread", "xrevrange"), p.of(READ, keys.cancels)),
         Grant(("xrange", "xdel"), p.of(BOTH, keys.cancel_requests)),
-        Grant(("get",), p.of(READ, keys.request)),
+        Grant(("get", "getex", "set"), p.of(BOTH, keys.request)),
         Grant(("mget", "set", "del"), p.of(BOTH, keys.kept)),
         Grant(("set",), p.of(WRITE, keys.maintain)),
     ]
@@ -340,7 +340,6 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),
         Grant(("del",), p.of(WRITE, keys.result, keys.reply, keys.tokens)),
-        Grant(("set",), p.of(WRITE, keys.request)),
         # audit --repair
         Grant(("xgroup|setid",), p.of(WRITE, *keys.lanes)),
         Grant(("pexpire",), p.of(WRITE, keys.maintain)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
-from streamfleet.common.protocol import LANES, Lane, decode, digest
+from streamfleet.common.protocol import LANES, Lane, decode, digest, digest_of_bytes
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.control import OUTSTANDING
 
@@ -174,7 +174,7 @@ async def requeue(broker: OperatorBroker, letter: DeadLetter, now_ms: int) -> tu
     if newer:
         became = "has not ended" if newer == OUTSTANDING else f"ended as {newer}"
         raise NotRequeued(
-            f"{letter.letter_id}: the id {letter.request_id} was used again since, by a request that {became}: enqueue "
+            f"{letter.letter_id}: the id {letter.request_id} is that of another request, which {became}: enqueue "
             "the fields of this one under another id, or purge it",
             "id_in_use",
         )
@@ -182,12 +182,13 @@ async def requeue(broker: OperatorBroker, letter: DeadLetter, now_ms: int) -> tu
 
 
 def _recognised(letter: DeadLetter, lane: Lane) -> tuple[str, str]:
-    """Digest that identifies the same request, and its reply name; ``-`` and empty if it is malformed."""
+    """Digest of the request for its record, and its reply name; of its bytes alone, and empty, if it is malformed."""
+    of_bytes = digest_of_bytes(letter.original)
     try:
         request = decode(letter.original, lane, letter.entry.partition(":")[2], sys.maxsize)
     except InvalidRequest:
-        return "-", ""
-    return digest(request), request.reply or ""
+        return of_bytes, ""
+    return digest(request) + of_bytes, request.reply or ""
 
 
 def _error(text: str) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from streamfleet.common.protocol import (
     check_name,
     comparable,
     hashed,
+    hashed_bytes,
     infer_endpoint,
     inferred,
 )
@@ -102,7 +103,7 @@ class Draft(NamedTuple):
         fields: fields to XADD.
         reply: name of the reply stream to notify; empty for none.
         compared: the text to hash into its digest; empty if there is a digest.
-        digest: its digest; empty until it is computed.
+        digest: both digests of a long one; empty until they are computed.
     """
 
     id: str
@@ -131,7 +132,8 @@ class Draft(NamedTuple):
 
     def submission(self) -> Submission:
         """The request with its digest."""
-        return Submission(self.id, self.lane, self.fields, self.digest or hashed(self.compared), self.reply)
+        digest = self.digest or _digest(self.compared, self.fields)
+        return Submission(self.id, self.lane, self.fields, digest, self.reply)
 
 
 def as_ask(value: object) -> Ask:
@@ -207,8 +209,13 @@ def draft(ask: Ask, request_id: str, reply: str | None, max_body_bytes: int) -> 
     _write_options(ask, fields)
     compared = comparable(endpoint, compared)
     if len(body) > LONG_BYTES:
-        return Draft(request_id, lane, fields, reply or "", "", hashed(compared))
+        return Draft(request_id, lane, fields, reply or "", "", _digest(compared, fields))
     return Draft(request_id, lane, fields, reply or "", compared)
+
+
+def _digest(compared: str, fields: Mapping[str, bytes]) -> str:
+    endpoint = fields["endpoint"] if "endpoint" in fields else b""  # noqa: SIM401 - `get` takes longer, for each request
+    return hashed(compared) + hashed_bytes(fields["body"], endpoint)
 
 
 def _write_options(ask: Ask, fields: dict[str, bytes]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from streamfleet.common.broker.types import EnqueueCode
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES
 
@@ -153,13 +154,31 @@ def for_kept(words: Sequence[Any]) -> list[Any]:
     return ["{q}:sched" if word in [f"{{q}}:{name}" for name in KEYS] else word for word in words]
 
 
+KNOWN = {code.value for code in (EnqueueCode.EXISTING, EnqueueCode.CONFLICT, EnqueueCode.ANSWERED)}
+
+
+def _known_id(accepted: Any) -> Any:
+    """Answers to enqueueing, if they were returned; the id of what came by plain XADD is known by its record, too."""
+    answers = accepted[1] if accepted[0] == "reply" else []
+    known = [{"known": True} if each["fields"]["code"]["value"] in KNOWN else each for each in answers]
+    return (accepted[0], known) if answers else accepted
+
+
+def _no_record_of_bytes(name: str, key: Any) -> Mapping[str, Any]:
+    return {} if len(key["value"].partition(b" ")[0]) == 16 else {name: key}
+
+
 ALLOWED = Allowed(
     [
-        Reply(verb, _in_any_order, "the configuration has the order of the table of limits")
-        for verb in ("agree", "heartbeat", "configuration", "set_configuration")
+        *(
+            Reply(verb, _in_any_order, "the configuration has the order of the table of limits")
+            for verb in ("agree", "heartbeat", "configuration", "set_configuration")
+        ),
+        Reply("enqueue", _known_id, "an id that came by plain XADD is known after its end by its record, and compared"),
     ],
     [
         Key("reply:.*", _entries_in_any_order, "fields that come from the entry are the last of a result"),
+        Key("request:.*", _no_record_of_bytes, "a request by plain XADD has a record from its end on"),
         Key("sched", _split, "split by owner; fields of lanes have their names"),
     ],
 )

@@ -25,6 +25,7 @@ async def _fleet(both: Twins, steps: Sequence[Step]) -> None:
     queue = TwinQueue(both, LIMITS)
     await queue.broker.ensure_groups()
     fleet = fleet_of(queue, BEGIN, steps)
+    fleet.one_body = True
     if fleet.shape % 2:  # with tenants; see differences.NOT_PLAYED
         steps = [step for step in steps if step.verb != "delete"]
     with contextlib.suppress(AssertionError):  # what the fleet's own model finds is for test_histories to tell

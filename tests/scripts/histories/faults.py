@@ -77,13 +77,12 @@ class Faults(FleetState):
         if place == HANDED_OUT:
             model.deliver(name)
         if name in model.ghosts or model.entries[name].request_id in model.results:
-            model.end(name, "vanished", 0)
+            model.end(name, "vanished", attempts)
             return "ended"
         if place != HANDED_OUT:
             model.lose(name, place[1])
         if attempts >= MOST:
-            model.end(name, "dead", attempts)
-            return "dead"
+            return "dead" if model.end(name, "dead", attempts) else "ended"
         if attempts:
             model.tries[name] = attempts
             model.hand_back(name, None)

@@ -33,7 +33,8 @@ class Finishing(FleetState):
             values = {"response": json.dumps({"by": worker})}
             if step.x % 4:
                 values |= {"usage": json.dumps(usage), "resumed_tokens": str(step.y % 3)}
-            done.append(Completion(lease, status, values, reply, error))
+            known = entry.digest if entry and entry.request_id != entry.name and not self.one_body else ""
+            done.append(Completion(lease, status, values, reply, error, digest=known))
             if self.model.holds(worker, lease):
                 self.model.settle(lease.entry, sum(usage.values()) if step.x % 4 else None, step.y % 3, status)
                 ghost = lease.entry in self.model.ghosts
@@ -69,16 +70,14 @@ class Finishing(FleetState):
             return 0
         model.hand_back(name, None)
         if entry.request_id in model.results:
-            model.end(name, "", 0)
+            model.end(name, "", lease.attempt)
             return 4
         if lost and (lease.attempt >= MOST or not model.is_late(entry, self.now + delay)):
             model.lose(name, worker)
         if lease.attempt >= MOST:
-            model.end(name, "dead", lease.attempt)
-            return 2
+            return 2 if model.end(name, "dead", lease.attempt) else 4
         if model.is_late(entry, self.now + delay):
-            model.end(name, "expired", lease.attempt)
-            return 3
+            return 3 if model.end(name, "expired", lease.attempt) else 4
         model.tries[name] = lease.attempt
         if delay:
             model.places[name] = ("delayed", self.now + delay)

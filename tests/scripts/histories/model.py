@@ -11,7 +11,7 @@ from typing import Any
 from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import NOBODY
-from streamfleet.common.protocol import LANES, check_name
+from streamfleet.common.protocol import LANES, check_name, digest_of_bytes
 from tests.scripts.harness import LIMITS
 from tests.scripts.keyspace import Dump, id_key
 
@@ -37,6 +37,8 @@ class Entry:
     tenant: str
     refuses: bool = False
     """It is not to wait if it will likely be late."""
+    digest: str = ""
+    """Of its bytes."""
 
     @property
     def name(self) -> str:
@@ -50,6 +52,8 @@ class Entry:
 
 def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
     """The entry that these fields make."""
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in fields.items())
+    of_bytes = digest_of_bytes({name.encode(): value.encode() for name, value in fields.items()})
     return Entry(
         lane,
         stream_id,
@@ -58,9 +62,10 @@ def understand(lane: str, stream_id: str, fields: Mapping[str, str]) -> Entry:
         enqueued=id_key(stream_id)[0],
         deadline=_milliseconds(fields.get("deadline", "")),
         ttl=_milliseconds(fields.get("ttl", "")),
-        size=sum(len(name.encode()) + len(value.encode()) for name, value in fields.items()),
+        size=size,
         tenant=fields.get("tenant", "") if fields.get("tenant", "").isprintable() else "other",
         refuses=fields.get("if_late") == "refuse",
+        digest=of_bytes,
     )
 
 
@@ -85,6 +90,8 @@ class Model:
         self.counts: Counter[str] = Counter()
         self.results: dict[str, tuple[str, str | None]] = {}
         """Request id to its status and the entry that it was counted for."""
+        self.records: dict[str, tuple[str, str, str]] = {}
+        """Request id to the digest, the entry and the reply name that its record has."""
         self.notifications: Counter[tuple[str, str, str]] = Counter()
         self.told: set[tuple[str, str]] = set()
         self.letters: Counter[tuple[str, str, str, str, str]] = Counter()
@@ -201,6 +208,12 @@ class Model:
         entry = self.entries[name]
         if name in self.ghosts and status == "vanished":
             self.counts["vanished"] += 1
+        elif self._is_another(entry):
+            self.counts["id_reused"] += 1
+            self.letters[entry.request_id, "failed", name, str(attempts), ""] += 1
+            self.notifications[entry.reply, entry.request_id, "id_reused"] += 1 if entry.reply else 0
+            self._remove(name)
+            return False
         elif entry.request_id in self.results:
             self._settle(entry)
             self._remove(name)
@@ -211,9 +224,20 @@ class Model:
             if letter and status in ("failed", "expired", "dead"):
                 workers = " ".join(self.lost_with.get(name, [])) if status == "dead" else ""
                 self.letters[entry.request_id, status, name, str(attempts), workers] += 1
+            self._record(entry)
             self._tell(entry.reply, entry.request_id)
         self._remove(name)
         return True
+
+    def _is_another(self, entry: Entry) -> bool:
+        """True if the id of an entry is that of another request."""
+        digest, name, _ = self.records.get(entry.request_id, (entry.digest, entry.name, ""))
+        return name != entry.name and digest[-16:] != entry.digest
+
+    def _record(self, entry: Entry) -> None:
+        """What came by plain XADD is known by its bytes once it has ended."""
+        if entry.request_id != entry.name:
+            self.records.setdefault(entry.request_id, (entry.digest, entry.name, entry.reply))
 
     def interrupt(self, name: str, worker: str, output: str) -> None:
         """A running request gave way; without new output, what was kept before still counts."""
@@ -236,9 +260,11 @@ class Model:
         self.results[request_id] = ("cancelled", None)
         self._tell(reply, request_id)
         entry = self.entries.get(name)
-        if entry and entry.request_id == request_id and name not in self.ghosts and self.places[name][0] != "running":
-            self.deliver(name)
-            self.end(name, "cancelled", 0)
+        if entry and entry.request_id == request_id and name not in self.ghosts:
+            self._record(entry)
+            if self.places[name][0] != "running":
+                self.deliver(name)
+                self.end(name, "cancelled", 0)
 
     def find(self, request_id: str) -> str:
         """Name of the first entry of a request that no record names; empty for none."""
@@ -257,6 +283,8 @@ class Model:
         status, counted_for = self.results[entry.request_id]
         self.counts["duplicate" if counted_for else status] += 1
         self.results[entry.request_id] = (status, counted_for or entry.name)
+        if not counted_for:
+            self._record(entry)
         self._tell(entry.reply, entry.request_id)
 
     def _tell(self, reply: str, request_id: str) -> None:
@@ -469,7 +497,9 @@ class Model:
         self._compare_interruptions(dump.get("lanes", {}), dump.get("entries", {}))
         self._compare_tenants(dump)
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
-        assert _notifications(dump) == self.notifications
+        assert _notifications(dump) == +self.notifications
+        found = {name.removeprefix("request:"): record for name, record in dump.items() if name.startswith("request:")}
+        assert found == {request_id: " ".join(record) for request_id, record in self.records.items()}
         letters = [
             (letter["_id"], letter["_status"], letter["_entry"], letter["_attempts"], letter.get("_workers", ""))
             for letter in dump.get("dead", [])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from streamfleet.common.broker.types import EnqueueCode
 from streamfleet.common.errors import UnknownRequest
-from streamfleet.common.protocol import LANES
+from streamfleet.common.protocol import LANES, digest_of_bytes, hashed
 from tests.scripts.harness import submission
 from tests.scripts.histories.model import UNDELIVERED, understand
 from tests.scripts.histories.state import LANE_LIMIT, FleetState
@@ -30,6 +31,8 @@ class Producing(FleetState):
             deadline += self.now
         late = "" if deadline is None else str(deadline)
         body = "b" * (2_100 if step.x % 37 == 0 else 10)
+        if request_id and (self.one_body or step.y % 5 < 3):
+            body = '{"prompt": "d0"}'  # as the client enqueues
         tenant = ["", "", "a", "b", "a", "x\x01"][(step.x + step.y) % 6] if self.shape % 2 else ""
         session = ["", "s1", "s2", "s3", "s1"][(step.x * 7 + step.z) % 5] if self.sessions else ""
         self.model.sessions = self.model.sessions or bool(session)
@@ -41,12 +44,20 @@ class Producing(FleetState):
         self.model.arrive(understand(lane, stream_id, fields))
 
     async def _enqueue(self, step: Step) -> None:
-        lane, request_id, digest = LANES[step.x % 4], self._some_id(step.y), f"d{step.z % 8 // 7}"
-        item = submission(request_id, lane, "me", digest=digest)
+        lane, request_id, digest = (
+            LANES[step.x % 4],
+            self._some_id(step.y),
+            f"d{0 if self.one_body else step.z % 8 // 7}",
+        )
+        body = json.dumps({"prompt": digest})
+        of_bytes = digest_of_bytes({b"body": body.encode()})
+        digest = hashed(body) + of_bytes
+        item = submission(request_id, lane, "me", body, digest)
         record = self.dump.get(f"request:{request_id}")
         expected = EnqueueCode.ACCEPTED
         if record:
-            expected = EnqueueCode.EXISTING if record.startswith(digest) else EnqueueCode.CONFLICT
+            same = record.partition(" ")[0].endswith(of_bytes)
+            expected = EnqueueCode.EXISTING if same else EnqueueCode.CONFLICT
         elif request_id in self.model.results:
             expected = EnqueueCode.ANSWERED
         elif sum(name.startswith(f"{lane}:") for name in self.model.places.keys() - self.model.ghosts) >= LANE_LIMIT:
@@ -58,6 +69,7 @@ class Producing(FleetState):
                 stream_id = accepted.entry.removeprefix(f"{lane}:")
                 fields = {name: value.decode() for name, value in item.fields.items()}
                 self.model.arrive(understand(lane, stream_id, fields))
+                self.model.records[request_id] = (digest, accepted.entry, "me")
                 expected = EnqueueCode.EXISTING
 
     async def _cancel(self, step: Step) -> None:
@@ -92,7 +104,9 @@ class Producing(FleetState):
             flat = [part.encode() for pair in kept.items() for part in pair]
             lane = LANES[step.y % 4]
             newer = self._newer(text["_id"], text["_entry"])
-            stream_id, said = await self.queue.broker.requeue(letter_id, text["_id"], lane, flat, entry=text["_entry"])
+            known = digest_of_bytes({name.encode(): value.encode() for name, value in kept.items()})
+            words = {"entry": text["_entry"], "digest": known}
+            stream_id, said = await self.queue.broker.requeue(letter_id, text["_id"], lane, flat, **words)
             assert said == newer
             if newer:
                 assert stream_id is None
@@ -102,6 +116,8 @@ class Producing(FleetState):
             self.model.letters[told] -= 1
             self.model.counts["requeued"] += 1
             self.model.forget(text["_id"])
+            digest, *_ = self.model.records.get(text["_id"], (known,))
+            self.model.records[text["_id"]] = (digest, f"{lane}:{stream_id}", "")
             self.model.arrive(understand(lane, stream_id, kept))
 
     def _newer(self, request_id: str, entry: str) -> str:

@@ -78,6 +78,8 @@ class FleetState:
         """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
         self.excused: Set[str] = EXPECTED.keys()
         self.made = len(self.workers)
+        self.one_body = False
+        """An id always comes with the same body, and workers do not tell its digest: as scripts took it before."""
 
     @property
     def sessions(self) -> bool:

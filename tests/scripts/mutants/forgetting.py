@@ -178,7 +178,13 @@ MUTANTS = (
         "if key then",
         "gateway_keys.what_is_remembered_as_settled_is_bounded_by_key",
     ),
-    Mutant("finish: an id goes with its result", caught_by="retain.every_ending_gives_the_id_the_life_of_its_result"),
+    Mutant(
+        "finish: an id goes with its result",
+        "redis.pcall('GETEX', key, 'PX', life)",
+        "redis.pcall('GET', key)",
+        "retain.every_ending_gives_the_id_the_life_of_its_result",
+    ),
+    Mutant("vanish: an id goes with its result", caught_by="retain.every_ending_gives_the_id_the_life_of_its_result"),
     Mutant(
         "stage: what comes again is not counted again",
         "local again = seen and member <= seen",

@@ -128,9 +128,8 @@ MUTANTS = (
     ),
     Mutant(
         "discard duplicate: then the result lives as any",
-        "  call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)\n"
-        "    redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)\n",
-        "",
+        "unpack(values))\n    call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)\n",
+        "unpack(values))\n",
         "cancel.the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any",
     ),
     Mutant("ask: also on a full server", caught_by="cancel.a_full_redis_takes_what_workers_are_asked_for"),

@@ -22,7 +22,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.envelope import CARRIED, unknown_fields
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.protocol import MAX_META_BYTES, Status
+from streamfleet.common.protocol import MAX_META_BYTES, Status, digest_of_bytes
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
@@ -217,7 +217,8 @@ class Completer:
         if outcome.resumed_tokens:
             values["resumed_tokens"] = outcome.resumed_tokens
         values |= _told_of(request.claim)
-        return Completion(request.claim.lease, outcome.status, values, request.claim.reply, outcome.error, outcome.held)
+        lease, digest = request.claim.lease, digest_of_bytes(fields) if b"id" in fields else ""
+        return Completion(lease, outcome.status, values, request.claim.reply, outcome.error, outcome.held, digest)
 
     async def _postpone(self, items: Sequence[tuple[InFlightRequest, Postponed]]) -> None:
         retries = [

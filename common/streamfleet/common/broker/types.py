@@ -71,7 +71,10 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One request to enqueue: encoded fields, and the script's other arguments."""
+    """One request to enqueue: encoded fields, and the script's other arguments.
+
+    ``digest`` is that of its JSON and of its bytes (protocol.py).
+    """
 
     id: str
     lane: Lane
@@ -291,6 +294,7 @@ class Completion:
         error: JSON of the OpenAI error for the dead letter; empty with success.
         held: output tokens that a run which nobody counted is charged for its time in the engine, if `usage` does not
             tell more; infinite for as many as were expected when it was picked; None if `usage` has all.
+        digest: of the request's bytes (protocol.py), if it has an id of its own; its record holds it from now on.
     """
 
     lease: Lease
@@ -299,6 +303,7 @@ class Completion:
     reply: str = ""
     error: str = ""
     held: float | None = None
+    digest: str = ""
 
 
 class TokenGroup(NamedTuple):

@@ -166,7 +166,7 @@ class WorkerBroker(HousekeepingBroker):
             keys += (result, self.keys.reply(item.reply) if item.reply else result)
             args += (lane.number, stream_id, attempt, request_id, item.reply, item.status.value, item.error)
             args.append("" if item.held is None else _held(item.held))
-            args += (2 * len(item.values), *chain.from_iterable(item.values.items()))
+            args += (item.digest, 2 * len(item.values), *chain.from_iterable(item.values.items()))
             if "streamed" in item.values:
                 tokens.append(self.keys.tokens(request_id))
         replies = await self._with_groups(lambda: self.connection.script("complete", keys + tokens, args))

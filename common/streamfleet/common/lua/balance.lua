@@ -5,7 +5,7 @@
 -- KEYS: shared. ARGV: 1 configuration.
 -- Returns {entries never counted as staged, entries that vanished, error of the streams' own count}; all 0 when the
 --   counters are right. Empty if there are more ready, delayed and pending entries than entries in all.
-local NAMES = {'succeeded', 'failed', 'expired', 'cancelled', 'dead', 'duplicate', 'vanished'}
+local NAMES = {'succeeded', 'failed', 'expired', 'cancelled', 'dead', 'duplicate', 'id_reused', 'vanished'}
 
 local function counter(name) return tonumber(call('HGET', COUNTS, name) or 0) or 0 end
 

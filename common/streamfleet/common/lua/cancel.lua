@@ -44,6 +44,8 @@ if entry then read = streamed(entry) end
 local tokens = read and {} or nil
 local given = {error = ARGV[4], streamed = tokens and '0'}
 if not publish(id, 'cancelled', given, reply, tokens, life) then return 0 end
+-- @guard reused: what is cancelled is known by its body
+other_request(id, lane and entry_name(lane, entry_id), entry and entry.reply, entry, life)
 -- @guard cancel: workers are told
 tell(CANCELS, 'MAXLEN', '~', cfg.notices_cap, '*', 'id', id)
 if leaves then take_out(lane, entry_id, entry, delivered) end

@@ -6,10 +6,10 @@
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none), so that a
 --   cluster slot that moves refuses the call before any write; then the tokens of those whose results have `streamed`.
 -- ARGV: 1 configuration; 2 worker; then for each outcome: lane, stream id, attempt, request id, reply name or '',
---   status, error JSON or '', output tokens for the time in the engine ('' if its use was counted, 'all': as many as
---   were expected), number of names and values of its result; then these, by turns.
--- Returns for each outcome: 1 published; 2 the id already had a result (cancelled, or a duplicate): entry removed; 0
---   the lease was lost: nothing written; 3 this same attempt was published by an earlier call whose answer was lost.
+--   status, error JSON or '', output tokens for the time in the engine ('' if its use was counted, 'all': as
+--   expected), digest of its bytes ('' without an id), number of names and values of its result; then these, by turns.
+-- Returns for each outcome: 1 published; 2 the id had a result (cancelled, or a duplicate), or is another request's:
+--   entry removed; 0 the lease was lost: nothing written; 3 published by an earlier call whose answer was lost.
 local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
 local holds, gone = fence(outcomes, worker, #outcomes), {nil, nil, nil, nil}
@@ -19,7 +19,7 @@ call('XLEN', DEAD)
 open_for_writes()
 -- One check for all results, because there is rarely one.
 local absent = #results > 0 and call('EXISTS', unpack(results)) == 0
-local tried = outcomes[2] and {}
+local tried, codes = outcomes[2] and {}, {nil}
 HOOKS.will_end(outcomes)
 
 local function complete(item)
@@ -36,12 +36,14 @@ local function complete(item)
   HOOKS.run_ended(lane, id, status, values, n, ARGV[at + 7])
   -- @guard complete: the result says who wrote it
   n = sign(values, n, worker, lane, id, attempt)
-  if not publish_pairs(request_id, status, values, n, reply, tokens, new) then
+  if not new and answered(request_id)
+      or other_request(request_id, values[n - 2], reply, ARGV[at + 8], cfg.result_ttl_ms) then   -- its entry, as signed
     local whole = read_entry(lane, id, fetch_fields(lane, id) or {})
-    whole.id, whole.reply = request_id, reply
-    discard_duplicate(lane, id, whole, run_of(values, n))
+    whole.id, whole.reply, whole.digest = request_id, reply, ARGV[at + 8]
+    discard_duplicate(lane, id, whole, run_of(values, n), attempt)
     return 2
   end
+  publish_pairs(request_id, status, values, n, reply, tokens, new)
   gone[lane] = gone[lane] or {nil}
   table.insert(gone[lane], id)
   local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)
@@ -52,7 +54,6 @@ local function complete(item)
   return 1
 end
 
-local codes = {nil}
 -- If anything fails halfway, the outcomes published so far are removed and counted.
 local ok, refusal = pcall(function()
   for i, item in ipairs(outcomes) do codes[i] = complete(item) end

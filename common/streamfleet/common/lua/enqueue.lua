@@ -1,4 +1,5 @@
 -- @include lane_limits
+-- @include same_request
 -- Accept requests, each id once.
 -- KEYS: the lanes; if ARGV[6] is not 0, then their ready sets, `arrivals`, `waiting`, `served` and `delayed`; then
 --   the request records; then, in the same order, the results.
@@ -18,10 +19,10 @@ local function accept(record_key, result, lane, lane_name, reply, digest, words,
   local record = call('GET', record_key)
   -- @guard enqueue: an id once
   if record then
-    local known, entry = string.match(record, '^(%S+) (%S+)')
+    local same, entry = same_request(record, digest)
     -- WAIT covers only writes of its own connection, so a known record is written again, unchanged.
-    if touch and known == digest then call('SET', record_key, record, 'KEEPTTL') end
-    return known == digest and 2 or 3, entry or ''
+    if touch and same then call('SET', record_key, record, 'KEEPTTL') end
+    return same and 2 or 3, entry or ''
   end
   if answered and call('EXISTS', result) == 1 then return 5, '' end
   length[lane] = length[lane] or call('XLEN', KEYS[lane])

@@ -17,7 +17,7 @@ local back, dead, ended, bytes, longest_ms = 0, 0, 0, 0, longest_idle(lease_ms)
 local function give_up(lane, id, fields, entry, deliveries, worker)
   local lost = workers_lost(attempts_record(lane, id), worker)
   local message = 'given up after ' .. deliveries .. ' deliveries; the workers lost with it: ' .. table.concat(lost, ', ')
-  end_with_dead_letter(lane, id, fields, entry, {status = 'dead', attempts = deliveries, workers = lost,
+  return end_with_dead_letter(lane, id, fields, entry, {status = 'dead', attempts = deliveries, workers = lost,
     error = openai_error(message, 'server_error', nil, 'max_deliveries')})
 end
 
@@ -38,11 +38,10 @@ local function take_back(lane, id, worker, deliveries)
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
   if answered(entry.id) then
-    discard_duplicate(lane, id, entry)
+    discard_duplicate(lane, id, entry, nil, deliveries)
     ended = ended + 1
   elseif deliveries >= most then
-    give_up(lane, id, fields, entry, deliveries, worker)
-    dead = dead + 1
+    if give_up(lane, id, fields, entry, deliveries, worker) then dead = dead + 1 else ended = ended + 1 end
   else
     -- @guard reclaim: attempts are kept
     if deliveries > 0 then remember(lane, id, deliveries, worker) end

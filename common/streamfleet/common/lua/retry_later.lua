@@ -6,7 +6,8 @@
 --   lost, held]…], error being the OpenAI error object's JSON text of what went wrong, lost whether its worker ends with
 --   it, held the output tokens for its time in the engine ('all': as many as were expected; false if nothing is charged).
 -- Returns for each, up to where a bound allows (the rest is for another call): 1 will be tried again; 2 dead: the last
---   attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result; 0 the lease was lost.
+--   attempt; 3 expired: it would be due after its deadline; 4 ended: the id has a result, or is another
+--   request's; 0 the lease was lost.
 require_types()
 open_for_writes()
 local worker, most, rows = ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
@@ -28,19 +29,17 @@ local function postpone(lane, id, attempt, delay, failure, lost, held)
   local entry = read_entry(lane, id, fields)
   bytes = bytes + entry.bytes
   -- @guard retry_later: not what ended
-  if answered(entry.id) then discard_duplicate(lane, id, entry); return 4 end
+  if answered(entry.id) then discard_duplicate(lane, id, entry, nil, attempt); return 4 end
   -- @guard retry_later: not for ever
   if attempt >= most then
     local workers = workers_lost(attempts_record(lane, id), lost and worker or nil)
     local letter = {status = 'dead', attempts = attempt, error = failure, workers = workers}
-    end_with_dead_letter(lane, id, fields, entry, letter)
-    return 2
+    return end_with_dead_letter(lane, id, fields, entry, letter) and 2 or 4
   end
   -- @guard retry_later: not past the deadline
   if entry.deadline and entry.deadline <= now + delay then
     local late = deadline_error('before it could be tried again; the last fault: ' .. message_of(failure))
-    end_with_dead_letter(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late})
-    return 3
+    return end_with_dead_letter(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late}) and 3 or 4
   end
   -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)

@@ -34,6 +34,8 @@ local function vanish(request_id, reply, record, tokens)
     local given = {error = openai_error(message, 'server_error', nil, 'vanished'), attempt = '0'}
     local read = call('EXISTS', tokens) == 1 and {} or nil
     publish(request_id, 'dead', describe(given, lane, id, entry), reply ~= '' and reply or nil, read)
+    -- @guard vanish: an id goes with its result
+    other_request(request_id, nil, nil, nil, cfg.result_ttl_ms)
     call('HDEL', ATTEMPTS, entry_field(lane, id))
     -- @guard vanish: interruptions are forgotten
     forget_interruptions(lane, {id})

@@ -122,14 +122,19 @@ class Audit:
 
     @property
     def accepted(self) -> int:
-        """Number of requests ever accepted, delivered or not; duplicates count once."""
+        """Number of requests ever accepted, delivered or not; duplicates count once, and a reused id is none."""
         if any(
             lane.undelivered is None for lane in self.lanes
         ):  # too many to count: use the rest of the lanes' lengths
             unseen = self.outstanding - self.delayed - sum(lane.ready + lane.running for lane in self.lanes)
         else:
             unseen = sum((lane.undelivered or 0) + lane.handed_out for lane in self.lanes)
-        return self.counts.get("staged", 0) + unseen - self.counts.get("duplicate", 0) - self.counts.get("vanished", 0)
+        return self.counts.get("staged", 0) + unseen - self._others
+
+    @property
+    def _others(self) -> int:
+        """Number of entries that have ended without an ending of a request."""
+        return sum(self.counts.get(name, 0) for name in ("duplicate", "id_reused", "vanished"))
 
     def line(self) -> str:
         """The identity that must hold, on one line."""
@@ -154,7 +159,7 @@ class Audit:
                 )
         added = [lane.ever_added for lane in self.lanes]
         if None not in added:
-            seen = self.accepted + self.counts.get("duplicate", 0) + self.counts.get("vanished", 0)
+            seen = self.accepted + self._others
             given = sum(count or 0 for count in added) + self.counts.get("forgotten", 0)
             if given != seen:
                 found.append(f"the lanes were given {given} entries, but {seen} were seen")

@@ -123,7 +123,7 @@ def _print_counts(found: Audit) -> None:
         undelivered = "many" if lane.undelivered is None else str(lane.undelivered + lane.handed_out)
         table.add_row(lane.lane.value, str(lane.length), str(lane.ready), str(lane.running), undelivered)
     screen().print(table)
-    extra = {name: found.counts.get(name, 0) for name in ("duplicate", "vanished", "requeued")}
+    extra = {name: found.counts.get(name, 0) for name in ("duplicate", "id_reused", "vanished", "requeued")}
     out(f"delayed={found.delayed} dead_letters={found.dead_letters} " + " ".join(f"{k}={v}" for k, v in extra.items()))
     out(found.line())
 
@@ -139,6 +139,7 @@ def _as_json(report: Report) -> dict[str, object]:
             "delayed": found.delayed,
             "dead_letters": found.dead_letters,
             "duplicate": found.counts.get("duplicate", 0),
+            "id_reused": found.counts.get("id_reused", 0),
             "vanished": found.counts.get("vanished", 0),
             "requeued": found.counts.get("requeued", 0),
         }

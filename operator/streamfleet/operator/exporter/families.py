@@ -73,6 +73,9 @@ ADDED = _counter("streamfleet_queue_requests_added_total", "Entries that ever ca
 DUPLICATES = _counter(
     "streamfleet_queue_requests_duplicate_total", "Those of them whose id had ended, or was there, already."
 )
+REUSED = _counter(
+    "streamfleet_queue_requests_id_reused_total", "Those of them whose id was that of a request with another body."
+)
 ENDED = _counter("streamfleet_queue_requests_ended_total", "Requests that ended, by terminal status.", "status")
 TENANT_WAITING = _gauge("streamfleet_tenant_waiting", "Requests of a tenant that wait, in order.", "tenant")
 TENANT_RUNNING = _gauge("streamfleet_tenant_running", "Requests of a tenant that run.", "tenant")
@@ -136,6 +139,7 @@ def _of_queue(queue: str, found: View) -> Iterator[Metric]:
         (WORKER_CREDIT, workers.credit),
         (ADDED, found.added),
         (DUPLICATES, found.duplicates),
+        (REUSED, found.reused),
     ]
     for family, value in one:
         yield family.of(queue, [((), value)])

@@ -58,6 +58,7 @@ class View:
     dead_letters: int
     added: int
     duplicates: int
+    reused: int
     ended: Mapping[str, int]
     throughput: float | None
     work_s: float | None
@@ -83,7 +84,8 @@ def view(audit: Audit, sample: Sample, patience_ms: int) -> View:
     ended = {status.value: _within(audit.ended[status]) for status in Status}
     lanes = lane_views(audit, sample, patience_ms)
     per_second = sample.pace_per_s
-    duplicates, vanished = (_within(audit.counts.get(name, 0)) for name in ("duplicate", "vanished"))
+    others = ("duplicate", "id_reused", "vanished")
+    duplicates, reused, vanished = (_within(audit.counts.get(name, 0)) for name in others)
     return View(
         lanes=lanes,
         pressure_s=pressure_s(lanes, per_second) if per_second else {},
@@ -91,8 +93,9 @@ def view(audit: Audit, sample: Sample, patience_ms: int) -> View:
         outstanding=audit.outstanding,
         delayed=audit.delayed,
         dead_letters=audit.dead_letters,
-        added=_within(audit.accepted + duplicates + vanished),
+        added=_within(audit.accepted + duplicates + reused + vanished),
         duplicates=duplicates,
+        reused=reused,
         ended=ended,
         throughput=per_second,
         work_s=audit.outstanding / per_second if per_second else None,

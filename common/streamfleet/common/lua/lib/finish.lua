@@ -69,11 +69,28 @@ local function write_dead_letter(lane, id, fields, letter)
   if written then bound_dead_bytes(written, bytes) end
 end
 
+-- Ends an entry whose id is another request's: that one's result is not its answer. `attempts`: nil if it did not run.
+local function end_reused(lane, id, entry, other, attempts)
+  local name = entry_name(lane, id)
+  local message = string.format("the id '%s' is that of another request, %s, with another body or endpoint: this one, %s, " ..
+    'ends without a result', entry.id, other, name)
+  -- @guard reused: its caller is told, and not of the other request's answer
+  if entry.reply then tell_reply(entry.reply, entry.id, 'id_reused', {'entry', name, 'status', 'id_reused'}, 4) end
+  -- @guard reused: a dead letter names both
+  write_dead_letter(lane, id, entry.fields, {request_id = entry.id, status = 'failed',
+    attempts = attempts or attempts_in(attempts_record(lane, id)),
+    error = openai_error(message, 'invalid_request_error', 'id', 'id_reused')})
+  count('id_reused')
+  remove_entry(lane, id)
+end
+
 -- End a request that no worker ends: expired, oversized or given up; the caller has seen that it has no result yet. The
 -- result's key is computed here, so publishing comes before removing: if a migrating cluster slot refuses the write,
--- the entry is still there.
+-- the entry is still there. Returns true, or false if its id is another request's.
 local function end_with_dead_letter(lane, id, fields, entry, letter)
-  local read = streamed(entry)
+  local read, other = streamed(entry), other_request(entry.id, entry_name(lane, id), entry.reply, entry, cfg.result_ttl_ms)
+  -- @guard reused: nothing is published under another request's id
+  if other then end_reused(lane, id, entry, other, letter.attempts); return false end
   local given = {error = letter.error, attempt = tostring(letter.attempts), streamed = read and '0'}
   publish(entry.id, letter.status, describe(given, lane, id, entry), entry.reply, read and {})
   letter.request_id = entry.id
@@ -81,16 +98,23 @@ local function end_with_dead_letter(lane, id, fields, entry, letter)
   write_dead_letter(lane, id, fields, letter)
   count(letter.status)
   remove_entry(lane, id, letter.status == 'expired' and (entry.named.tenant or '') or nil)
+  return true
 end
 
 -- Remove an entry whose result exists already. A result without an entry is a cancellation: it belongs to this entry, so
--- its usual expiry starts now. Any other entry of the same id is a duplicate.
--- `run`: fields about the run that the cancellation ended; nil if nothing ran.
-local function discard_duplicate(lane, id, entry, run)
+-- its usual expiry starts now. Any other entry of the same id is a duplicate, or another request that has no result.
+-- `run`: fields about the run that the cancellation ended, and `attempt` its number; nil if nothing ran.
+local function discard_duplicate(lane, id, entry, run, attempt)
+  local name = entry_name(lane, id)
+  local other = other_request(entry.id, name, entry.reply, entry.digest or entry)
+  -- @guard reused: another request's result is no answer
+  if other then return end_reused(lane, id, entry, other, attempt) end
   local result = call('HMGET', result_key(entry.id), 'status', 'entry', 'streamed')
   if result[2] then
     count('duplicate')
   else
+    -- @guard reused: what was cancelled before it came is known by its body
+    other_request(entry.id, name, entry.reply, entry.digest or entry, cfg.result_ttl_ms)
     add_to_result(entry.id, describe(run or {}, lane, id, entry))
     count(result[1])
   end

@@ -5,17 +5,17 @@
 local function read_outcomes()
   local outcomes, results, at = {nil}, {nil}, 3
   while at <= #ARGV do
-    local size = tonumber(ARGV[at + 8])
+    local size = tonumber(ARGV[at + 9])
     outcomes[#outcomes + 1] = {tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2]), at = at, size = size}
     results[#results + 1] = KEYS[SHARED - 1 + 2 * #outcomes]
-    at = at + 9 + size
+    at = at + 10 + size
   end
   return outcomes, results
 end
 
 -- Field-value pairs of a result, and the number of names and values. What comes behind them makes room for 12 more: a table
 -- that grows is copied.
-local function values_of(item) return {unpack(ARGV, item.at + 9, item.at + 20 + item.size)}, item.size end
+local function values_of(item) return {unpack(ARGV, item.at + 10, item.at + 21 + item.size)}, item.size end
 
 -- Fields of an outcome about its run alone, by name: its wait for the engine, its use, and what it went on with.
 local ABOUT_RUN = {usage = true, waited_ms = true, resumed_tokens = true}

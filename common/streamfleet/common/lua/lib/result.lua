@@ -1,5 +1,6 @@
 -- @include entry
 -- @include tables
+-- @include reused
 -- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their meanings, in the
 -- order of this table and then of TABLES.carried; beside them there is one `notified:<name>` for each reply name. Redis
 -- gets what is given of them.
@@ -18,12 +19,11 @@ local function deadline_error(where)
   return openai_error('the deadline passed ' .. where, 'timeout', 'deadline', 'deadline_exceeded')
 end
 
-local describe, notify, publish_pairs, publish, add_to_result, end_untold_tokens
+local describe, tell_reply, notify, publish_pairs, publish, add_to_result, end_untold_tokens
 do
   local told = {}
 
   local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
-  local function record_key(request_id) return cfg.prefix .. 'request:' .. request_id end
   local function notified_field(reply) return 'notified:' .. reply end
 
   -- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
@@ -55,7 +55,7 @@ do
   -- A result of up to 4 KiB goes with its notification, which spares its reader a call; but not behind 200 others, because
   -- a reply stream that nobody reads must stay small. `values`, n in number, end with the status; nil if none is to go along.
   -- A stream lives as long as a result from its first entry on: no result stays in it for longer than it is kept.
-  local function tell_reply(reply, request_id, status, values, n)
+  function tell_reply(reply, request_id, status, values, n)
     local key = cfg.prefix .. 'reply:' .. reply
     local room, length, bytes = told[key], nil, 0
     if not room then
@@ -99,10 +99,9 @@ do
   end
 
   -- The only place that writes a terminal status. Returns false if another writer was first, and nothing was written.
-  -- From here on the record of the id lives as long as the result: a record without a result belongs to a request that
-  -- has not ended. `values`: field-value pairs, n in number. `tokens`: fields, beside the status, of the last entry of a
-  -- streamed request's tokens. `new`: the caller has seen that there is no result. `life`: expiry of the result, ms; nil
-  -- for the usual one.
+  -- The caller has seen that the id is not another request's. `values`: field-value pairs, n in number. `tokens`: fields,
+  -- beside the status, of the last entry of a streamed request's tokens. `new`: the caller has seen that there is no result.
+  -- `life`: expiry of the result, ms; nil for the usual one.
   function publish_pairs(request_id, status, values, n, reply, tokens, new, life)
     local key = result_key(request_id)
     local first = new or call_if_typed('HSETNX', key, 'status', status)
@@ -111,8 +110,6 @@ do
       first = call('HSETNX', key, 'status', status)
     end
     if first == 0 then return false end
-    -- @guard finish: an id goes with its result
-    redis.pcall('PEXPIRE', record_key(request_id), life or cfg.result_ttl_ms)   -- refused while a cluster slot moves: it stays longer
     local mark = reply and notified_field(reply)   -- a new result: no name has been notified yet
     local all = mark and n + 4 or n + 2
     values[n + 1], values[n + 2], values[n + 3], values[n + 4] = 'status', status, mark, mark and '1'
@@ -148,7 +145,6 @@ do
     -- @guard discard duplicate: a cancel is counted with its entry
     call('HSET', result_key(request_id), unpack(values))
     call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
-    redis.pcall('PEXPIRE', record_key(request_id), cfg.result_ttl_ms)
     -- @guard bounded: cancelled ones too
     if given.bounded then
       -- @guard bounded: with what a cancel wrote
