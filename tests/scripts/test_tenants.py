@@ -242,6 +242,18 @@ async def test_work_lost_with_a_worker_is_counted_and_not_charged(queue: Queue) 
     assert record(await queue.dump(), "a") == {"lost": 109}
 
 
+async def test_a_renewal_leaves_the_charge_of_a_deleted_entry_to_the_upkeep(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
+    await queue.broker.renew("w1", [lease])
+    assert record(await queue.dump(), "a") == {"running": 1, "charged": 109}
+    if b"redis_version:6." in await queue.command("INFO", "server"):
+        await queue.broker.release("w1", [lease])  # the renewal went on as if it were there
+    await queue.broker.tidy_tenants()
+    assert "c|2|1000-0" not in (await queue.dump())["served"]
+    assert record(await queue.dump(), "a").keys() <= {"lost"}
+
+
 async def test_an_entry_that_goes_takes_its_charge_along(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
