@@ -230,7 +230,7 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         # For the place of a request and the time until it is taken
         Grant(("time",)),
         Grant(("zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
-        Grant(("hget", "hmget"), p.of(READ, keys.lane_states, keys.entries)),
+        Grant(("hmget",), p.of(READ, keys.lane_states)),
         Grant(("get",), p.of(READ, keys.pace)),
         # The same for tenants; no command that lists them
         Grant(("zcard", "zscore"), p.of(READ, *map(keys.turns, LANES))),
