@@ -266,6 +266,7 @@ async def test_flex_is_refused_where_it_would_be_late(stage: Stage, rows: redis.
         "last": ["0-0"] * 4,
         "senders": {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES},
         "turns": {},
+        "gone": 0,
     }
     await rows.set("{default}:pace", json.dumps(pace))  # one request a minute
     body, headers = chat(model=MODEL, service_tier="flex"), {"X-Streamfleet-Ttl": "5s"}

@@ -41,7 +41,7 @@ class Waiting:
         at = await self.broker.now_ms()
         senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
         pace = {"at": at, "took": 10_000, "left": left, "span": 10_000, "came": [0] * 4, "run": 10}
-        pace |= {"turns": {}, "senders": senders}
+        pace |= {"turns": {}, "senders": senders, "gone": 0, "read": [0] * 4, "last": ["0-0"] * 4, "waits": [False] * 4}
         await self.broker.connection.command("SET", self.broker.keys.pace, json.dumps(pace))
 
 
