@@ -89,7 +89,8 @@ class Ask:
 
 
 _FIELDS = frozenset(field.name for field in fields(Ask))
-_WRITTEN = tuple((field.name, field.read, field.write) for field in FIELDS if field.read and field.write)
+_WRITTEN = {field.name: (field.read, field.write) for field in FIELDS if field.read and field.write}
+_WRITTEN_NAMES = frozenset(_WRITTEN)
 _LANES: dict[str, Lane] = {lane: lane for lane in LANES}
 
 
@@ -220,9 +221,11 @@ def _digest(compared: str, fields: Mapping[str, bytes]) -> str:
 
 def _write_options(ask: Ask, fields: dict[str, bytes]) -> None:
     """Add the options that are fields by their own names. An empty text counts as absent, as in an entry."""
-    given = vars(ask)
-    for name, read, write in _WRITTEN:
-        if (value := given.get(name)) is not None and (text := write(value, name)):
+    given = ask.__dict__
+    if _WRITTEN_NAMES.isdisjoint(given):
+        return  # most mappings name none of them
+    for name, (read, write) in _WRITTEN.items():
+        if name in given and (value := given[name]) is not None and (text := write(value, name)):
             read(text, name)
             fields[name] = text.encode()
 
