@@ -122,7 +122,7 @@ async def test_live_workers_are_no_obstacle_to_a_repair(any_redis_url: str, any_
 
 @pytest.mark.parametrize(
     "name",
-    ["ready:normal", "tries", "counts", "delayed", "wake", "bench", "watch", "lanes", "entries", "clock", "dead"],
+    ["ready:normal", "tries", "counts", "delayed", "wake", "bench", "watch", "lanes", "clock", "dead"],
 )
 async def test_workers_wait_out_a_key_of_another_type(
     redis_url: str, raw_redis: redis.asyncio.Redis, name: str

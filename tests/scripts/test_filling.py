@@ -227,3 +227,11 @@ async def test_all_is_taken_in_order(queue: Queue) -> None:
     pulls = [await pull(queue, worker, held=held) for worker, held in (("w1", 0), ("w1", 2), ("w2", 0))]
     assert [len(each.claims) for each in pulls] == [2, 2, 2]
     assert [name for each in pulls for name in ids(each.claims)] == [f"{NOW}-{each}" for each in range(6)]
+
+
+async def test_what_has_ended_is_counted_where_the_watch_has_another_type(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.command("DEL", queue.keys.watch)
+    await queue.command("SET", queue.keys.watch, "by hand")
+    assert await queue.complete("w1", lease) == [1]
+    assert (await queue.dump())["counts"] == {"staged": "1", "succeeded": "1"}

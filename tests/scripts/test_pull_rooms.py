@@ -250,3 +250,18 @@ async def test_a_request_that_is_no_longer_this_workers_is_not_counted(queue: Qu
     lease = await queue.running("low")
     assert await queue.broker.release("w2", [lease], gave_way=True) == 0
     assert await queue.command("HGET", "{q}:lanes", "interrupted") is None
+
+
+async def test_what_is_known_of_entries_and_listeners_is_left_alone_where_it_has_another_type(queue: Queue) -> None:
+    """An error halfway would lose what a pull took."""
+    for key in (queue.keys.entries, queue.keys.listeners):
+        await queue.command("SET", key, "by hand")
+    await queue.add("low", f"{NOW + 5_000}-0", ttl=60_000)
+    claims, role = await pull(queue, FULL_OF_LOW)
+    assert (claims, role) == ([], Role.LISTENER)
+    lease = await queue.claim()
+    assert await queue.broker.release("w1", [lease], gave_way=True) == 1
+    (again,) = (await queue.pull("w1")).claims
+    assert again.interrupted == 0
+    assert await queue.complete("w1", again.lease) == [1]
+    assert await queue.command("HGET", queue.keys.lane_states, "interrupted") is None

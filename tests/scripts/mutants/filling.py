@@ -69,6 +69,12 @@ MUTANTS = (
         caught_by="filling.a_wake_up_where_a_workers_list_is_of_another_type_is_for_anybody",
     ),
     Mutant(
+        "filling: what has ended is counted where the watch has another type",
+        "tonumber(call_if_typed('ZSCORE', WATCH, worker) or nil)",
+        "tonumber(call('ZSCORE', WATCH, worker) or nil)",
+        "filling.what_has_ended_is_counted_where_the_watch_has_another_type",
+    ),
+    Mutant(
         "tend_watchers: idle waiters stay known",
         "call('ZREMRANGEBYSCORE', WATCH, 0, now)",
         "call('ZREMRANGEBYSCORE', WATCH, '-inf', now)",

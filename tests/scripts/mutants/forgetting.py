@@ -24,6 +24,18 @@ MUTANTS = (
         "call('HINCRBY', DEAD_PARTS, 'bytes', bytes)",
         "retain.a_count_that_somebody_wrote_by_hand_holds_up_no_ending",
     ),
+    Mutant(
+        "interrupted: records of another type lose nothing",
+        "call_if_typed('HSET', ENTRIES, interrupted_field",
+        "call('HSET', ENTRIES, interrupted_field",
+        "pull_rooms.what_is_known_of_entries_and_listeners_is_left_alone_where_it_has_another_type",
+    ),
+    Mutant(
+        "roles: seats of another type lose nothing",
+        "call_if_typed('HMGET', LISTENERS",
+        "call('HMGET', LISTENERS",
+        "pull_rooms.what_is_known_of_entries_and_listeners_is_left_alone_where_it_has_another_type",
+    ),
     *(
         Mutant(
             f"types: {key} of another type is noticed before a write{where}",
@@ -200,7 +212,7 @@ MUTANTS = (
     ),
     Mutant(
         "stage: what a group made anew brings is not counted again",
-        " or (again and member <= again) then return end",
+        " or (again and member <= encode_id(again)) then return end",
         " then return end",
         "pull_stage.what_a_group_made_anew_brings_to_a_watcher_is_counted_once",
     ),

@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant("cancel: counted as staged where no pull staged it", seed=4),
     Mutant(
         "cancel: counted as staged once",
-        "\n      or seen and member <= seen) then",
+        "\n      or staged and member <= encode_id(staged)) then",
         ") then",
         "cancel.one_that_comes_again_from_a_group_made_anew_is_counted_once",
     ),

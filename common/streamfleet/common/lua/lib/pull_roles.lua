@@ -11,8 +11,9 @@ local function leave_seat(worker, now, kind)
   local LISTENERS = KEYS[SHARED + 2]
   local names, taken, free, empty, full, before = {}, 0, 0, nil, nil, 0
   for seat = 1, cfg.watchers do names[seat] = DIGITS[seat] or seat end
-  for seat, held in ipairs(call_if_typed('HMGET', LISTENERS, unpack(names)) or {}) do
-    local till, lanes_free, who = string.match(held or '', '^(%d+) (%d) (.*)$')
+  local held = call_if_typed('HMGET', LISTENERS, unpack(names)) or {}
+  for seat = 1, cfg.watchers do
+    local till, lanes_free, who = string.match(held[seat] or '', '^(%d+) (%d) (.*)$')
     if till and who ~= worker and tonumber(till) > now then
       taken = taken + 1
       local more = tonumber(lanes_free) - kind

@@ -7,7 +7,7 @@ local FILLING = {base = 1000000, part = 1 / 4096, step = 2}
 
 -- A worker has ended requests, perhaps while it waits.
 function FILLING.ended(worker, number)
-  local score = tonumber(call('ZSCORE', WATCH, worker) or nil)
+  local score = tonumber(call_if_typed('ZSCORE', WATCH, worker) or nil)
   if not score then return end
   local held = score < 0 and score + FILLING.base or score % 1
   local fewer = math.min(held, score < 0 and number or number * FILLING.part)
