@@ -94,8 +94,8 @@ async def test_nor_on_any_release(any_redis_url: str, seed: int) -> None:
 
 @pytest.mark.parametrize("left_out", ["tenants", "homes", "all"])
 async def test_a_queue_works_without_policies(redis_url: str, left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Histories in which no request has the label."""
-    without = scripts.POLICIES if left_out == "all" else (left_out,)
+    """Histories in which no request has the label. Those of all have ids that are used again."""
+    without = tuple(name for name in scripts.POLICIES if name != "reused") if left_out == "all" else (left_out,)
     whole = scripts.source
     monkeypatch.setattr(scripts, "source", lambda verb: whole(verb, without))
     played = 0

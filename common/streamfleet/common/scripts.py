@@ -58,7 +58,7 @@ VERBS = (
     "balance",
     "set_tenant",
 )
-POLICIES = ("tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields")
+POLICIES = ("tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields", "reused")
 """What a queue works without."""
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
