@@ -69,6 +69,11 @@ def test_redis_gets_no_marks(verb: str) -> None:
     assert source(verb).splitlines() == [line for line in marked(verb).splitlines() if "-- @" not in line]
 
 
+def test_what_follows_the_keys_stands_in_a_function_of_its_own() -> None:
+    assert source("renew").count("\nreturn (function()\n") == 1
+    assert source("renew").endswith("\nreturn codes\nend)()\n")
+
+
 def test_a_script_is_known_by_its_content() -> None:
     assert sha("pull") == hashlib.sha1(source("pull").encode(), usedforsecurity=False).hexdigest()
     assert len({sha(verb) for verb in LUA}) == len(LUA)
@@ -88,7 +93,5 @@ def test_a_script_that_does_not_exist_is_said() -> None:
 )
 def test_the_scripts_read_the_limits_that_they_get(part: str, limits: set[str]) -> None:
     """And no others: a name that is misspelt would be nil."""
-    paths = {verb: LUA[verb].joinpath("lib", f"{part}.lua") for verb in LUA}
-    text = next(path for path in paths.values() if path.is_file()).read_text("utf-8")
-    with_part = [source(verb) for verb in LUA if text in marked(verb)]
+    with_part = [source(verb) for verb in LUA if any(piece.path == f"lib/{part}.lua" for piece in pieces(verb))]
     assert {name for text in with_part for name in re.findall(r"\bcfg\.(\w+)", text)} == limits

@@ -5,6 +5,9 @@ function, `make_NAME`, that holds a policy's files: their functions are made onl
 have local variables of their own. `-- @policy NAME FILE` is a part of it that is made apart, by `make_FILE`. The file
 ends with what the function returns. Shared parts from lua/lib that a policy includes stand outside, once.
 
+What follows `-- @inside` stands in a function of its own. In Lua 5.1 a closure takes a local variable of the function
+that makes it by a walk along all that were taken so far, but one of a function further out by a copy.
+
 The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
 `-- @guard` lines mark a guard for the tests (CONTRIBUTING.md). Redis never gets them.
 """
@@ -63,6 +66,7 @@ POLICIES = ("tenants", "homes", "judging", "bounded", "arrivals", "unknown_field
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 _POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
+_INSIDE = "-- @inside\n"
 _MARK = re.compile(r"^ *-- @(?:guard|include) .+\n", re.MULTILINE)
 
 
@@ -133,7 +137,8 @@ def marked(verb: str, without: Sequence[str] = ()) -> str:
     Raises:
         KeyError: there is no such verb.
     """
-    return "".join(piece.text for piece in pieces(verb, without))
+    text = "".join(piece.text for piece in pieces(verb, without))
+    return text.replace(_INSIDE, "return (function()\n") + "end)()\n" * text.count(_INSIDE)
 
 
 @cache

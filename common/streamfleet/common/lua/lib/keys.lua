@@ -91,3 +91,5 @@ local function require_types(some)
   call('XLEN', WAKE)
   return waiting
 end
+
+-- @inside
