@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant("reclaim: not for ever", "elseif deliveries >= most then", "elseif false then", HISTORY, 1),
     Mutant(
         "reclaim: not what ended",
-        "  if answered(entry.id) then\n    discard_duplicate(lane, id, entry)\n    ended = ended + 1",
+        "  if answered(entry.id) then\n    discard_duplicate(lane, id, entry, nil, deliveries)\n    ended = ended + 1",
         "  if false then\n    ended = ended + 1",
         HISTORY,
         1,

@@ -6,13 +6,12 @@ from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant("enqueue: an id once", seed=2),
-    Mutant("enqueue: another content is a conflict", "known == digest and 2 or 3", "2", HISTORY, 4),
+    Mutant("enqueue: another content is a conflict", "return same and 2 or 3", "return 2", HISTORY, 4),
     Mutant(
         "enqueue: not what ended",
         "count > 0 and call('EXISTS', unpack(KEYS, before + 1 + count)) > 0",
         "false",
-        HISTORY,
-        0,
+        "enqueue.an_id_that_has_a_result_already_is_not_queued",
     ),
     Mutant(
         "enqueue: only that which ended",
