@@ -209,7 +209,7 @@ def test_a_letter_whose_id_was_used_again_is_refused_and_the_others_are_requeued
         assert newer.returncode == 0, newer.stderr
     done = streamfleet(redis_url, "dead", "requeue", "--all")
     assert done.returncode == 1
-    assert "the id late was used again since, by a request that ended as succeeded: enqueue" in done.stderr
+    assert "the id late is that of another request, which ended as succeeded: enqueue" in done.stderr
     assert done.stderr.endswith("1 requeued, 1 not\n")
     assert raw.hget("{default}:result:late", "status") == "succeeded"
     assert [letter["_id"] for letter in entries(raw, "dead")] == ["late"]

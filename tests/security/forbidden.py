@@ -53,7 +53,7 @@ HGETALL {q}:lanes; HGETALL {q}:entries; HSET {q}:entries enqueued:1|1-0 1; HGET 
 SET {q}:pace {}; HGET {q}:listeners 1; HGET {q}:dead_parts bytes
 """,
     Role.WORKER: """
-XADD {q}:lane:high * body x; SET {q}:request:r-1 x; DEL {q}:result:r-1; XRANGE {q}:dead - +; XDEL {q}:dead 1-0
+XADD {q}:lane:high * body x; DEL {q}:result:r-1; XRANGE {q}:dead - +; XDEL {q}:dead 1-0
 XREAD STREAMS {q}:reply:me 0; DEL {q}:reply:me; XADD {q}:cancel_requests * id r-1; DEL {q}:cancels; GET {q}:maintain
 SET {q}:lane:high x; DEL {q}:workers; WAIT 0 0; XREAD STREAMS {q}:tokens:r-1 0; DEL {q}:tokens:r-1
 XRANGE {q}:tokens:r-1 - +; XADD {other}:tokens:r-1 * end succeeded

@@ -480,6 +480,7 @@ async def looks(me: Broker) -> None:
         ("PTTL", keys.result("r-1")),
         ("EXISTS", keys.result("r-1")),
         ("MEMORY", "USAGE", keys.lane("low")),
+        ("HGETALL", keys.lane_states),
         *CLUSTER,
     ):
         await allowed(me, *words)

@@ -126,7 +126,7 @@ async def test_entries_with_any_names_leave_nothing_outside_their_queue(guarded:
             found = list(admin.scan_iter())
             assert [key for key in found if not key.startswith(b"{q}:")] == []
             known = {key.partition("}:")[2].partition(":")[0] for key in (*KEYS.shared(), KEYS.cancel_requests)}
-            assert {key.split(b":")[1].decode() for key in found} <= known | {"result", "reply"}
+            assert {key.split(b":")[1].decode() for key in found} <= known | {"result", "reply", "request"}
             assert len([key for key in found if key.startswith(b"{q}:result:")]) >= len(names) - 5
 
 
