@@ -41,8 +41,8 @@ MUTANTS = (
     ),
     Mutant(
         "complete: what has a result is asked one by one",
-        "call('EXISTS', unpack(results)) == 0   -- one check",
-        "true   -- one check",
+        "call('EXISTS', unpack(results)) == 0\nlocal tried",
+        "true\nlocal tried",
         HISTORY,
         2,
     ),
