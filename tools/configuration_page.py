@@ -32,7 +32,7 @@ TITLES = {
 }
 SHARED = ", ".join(f"`{variable(name)}`" for name in NAMES)
 INTRODUCTION = f"""\
-<!-- Made from common/streamfleet/common/settings.py by `make docs`: change that. -->
+<!-- Made from the settings and limits in common/streamfleet/common by `make docs`: change those. -->
 
 # Configuration
 

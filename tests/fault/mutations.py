@@ -191,7 +191,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fence-attempt",
         "fence: the attempt counts, not only the worker",
-        "lease.lua compares workers only",
+        "fence.lua compares workers only",
         "same_worker_again",
         "an attempt that was taken away was published",
         (

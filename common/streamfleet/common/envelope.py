@@ -15,7 +15,7 @@ from streamfleet.common.errors import InvalidRequest
 MAX_NAME_CHARS = 256
 MAX_META_BYTES = 4096
 EARLIEST_MS = 978_307_200_000
-"""The year 2001: an earlier deadline is one in seconds. `finish.lua` has it too."""
+"""The year 2001: an earlier deadline is one in seconds. `come_back.lua` has it too."""
 _MS = re.compile(r"[0-9]{1,16}")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 

@@ -33,7 +33,7 @@ def show(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName =
     """Show the queue's configuration, and where this shell's environment says otherwise.
 
     The first worker of a queue writes what its environment says; from then on the queue's value holds. What no worker
-    acts on (lane_limit, lane_bytes) is each client's own until it is set. Times are in ms.
+    acts on (lane_limit, lane_bytes, lane_tenant_percent) is each client's own until it is set. Times are in ms.
 
     ```text
     streamfleet queue show

@@ -104,7 +104,7 @@ def workers_check(snapshot: Snapshot, *, served: bool = True) -> Check:
 def configuration_check(
     fields: Mapping[str, str], limits: QueueLimits, snapshot: Snapshot, environment: Mapping[str, str]
 ) -> Check:
-    """Check that all workers follow the queue's configuration, and that no environment says otherwise.
+    """Check that the queue's configuration is valid, and that no environment says otherwise.
 
     Args:
         fields: the configuration.
