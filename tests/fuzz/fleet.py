@@ -197,7 +197,7 @@ class FuzzedFleet:
         harmed = [f"{name!r}, a good one, ended as {status!r}" for name, status in good if status != b"succeeded"]
         problems += harmed[:SHOWN] + self._misinformed([name for name, _ in good])
         self._unjudged.clear()
-        for kind in ("result", "reply"):
+        for kind in ("result", "request", "reply"):
             for keys in _batches(self._redis.scan_iter(f"{KEYS.base}{kind}:*", count=1_000)):
                 self._redis.unlink(*keys)
         self._redis.unlink(KEYS.dead)
