@@ -1,6 +1,6 @@
 """The Lua scripts: one file per verb; `-- @include` lines insert shared parts, from lua/lib or lua/policies beside it.
 
-A queue works without what is in lua/policies: most of it orders the queue. A line `-- @policy NAME` stands for a
+A queue works without the policies of `POLICIES`: most of them order it. A line `-- @policy NAME` stands for a
 function, `make_NAME`, that holds a policy's files: their functions are made only when a call needs the policy, and they
 have local variables of their own. `-- @policy NAME FILE` is a part of it that is made apart, by `make_FILE`. The file
 ends with what the function returns. Shared parts from lua/lib that a policy includes stand outside, once.

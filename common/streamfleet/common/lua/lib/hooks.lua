@@ -2,7 +2,7 @@
 -- @include interrupted
 -- @include wake
 -- The hooks: all that verbs tell the policies of the order, tenants and homes (policies/tenants.lua, policies/homes.lua). Each
--- policy has a function here that returns its table of functions, and makes it at the first call; nothing does where no
+-- policy has a function here that returns its table of functions, and makes it at the first call. No policy is made while no
 -- request has its label. Policies ask each other by them too.
 local HOOKS, sharing, homing, homes, make_ready = {}
 do
@@ -77,8 +77,8 @@ do
     return bytes, HOOKS.became_ready(lane, {{id, encode_id(id), fields, bytes, deadline, given, tenant, session}}, true)
   end
 
-  -- An entry is ready no more, and no pull takes it: it was cancelled, or its deadline has passed. Returns its rank; false if it
-  -- was not ready.
+  -- An entry is ready no more, and no pull takes it: it was cancelled, its deadline has passed, or its rank changes. Returns
+  -- its rank; false if it was not ready.
   function HOOKS.left(lane, id, fields)
     local rank, shared, at_home = call('ZSCORE', ready_key(lane), encode_id(id)), sharing(), homing()
     if not rank then return false end
@@ -93,7 +93,7 @@ do
   end
 
   -- A pull has taken entries: stream ids; and by place the tenants that they name, and the fields of those that run. The others
-  -- were ended.
+  -- were ended, or had vanished.
   function HOOKS.taken(lane, ids, names, runs)
     local shared, at_home = sharing(), homing()
     if shared then shared.claimed(lane, ids, names, runs) end

@@ -1,6 +1,6 @@
 -- @include tables
 -- The keys that every script gets first, which are SHARED in number (Keys.shared() in keys.py): of each lane its stream,
--- then its ready set, then its turns, then those below, and then those that only a policy reads. ARGV[1] is the
+-- then its ready set, then its turns, then those below; parts that need others read those themselves. ARGV[1] is the
 -- configuration: the prefix of the queue's keys, and the limits that are not the default. QueueLimits.encoded() in limits.py
 -- writes it.
 local GROUP, NOBODY = 'workers', '~'

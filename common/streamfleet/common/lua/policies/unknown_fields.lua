@@ -3,7 +3,7 @@
 -- Names fields of an entry that look like a mistake; fields of others do not. `unknown_fields` in envelope.py says the same
 -- of requests that a worker ends.
 
--- Returns a JSON array of sentences; nil for none. `fields`: by name. All is made at the call: nearly none needs it.
+-- Returns a JSON array of sentences; nil for none. `fields`: by name. The tables are made only here, because few results need them.
 return function(fields)
   local elsewhere = {priority = 'the lane is the priority', model = 'the model belongs into the body'}
   local meant, known, names, found, sub = {}, {}, {}, {}, string.sub
