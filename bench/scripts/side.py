@@ -42,7 +42,7 @@ WITHOUT_REQUESTS: dict[str, tuple[Any, ...]] = {
 }
 """Verbs that are told of no request, and their arguments."""
 SPLIT = ("return_delayed", "tend_watchers", "tidy_homes", "rank_anew", "expire", "tidy_tenants", "measure_pace")
-"""What was `promote` and `expire` in earlier commits."""
+"""The verbs that `promote` and `expire` of earlier commits were split into."""
 
 
 class Side:
@@ -121,7 +121,7 @@ class Side:
         return [partial(getattr(self._broker, verb), "w0", *told[verb](part)) for part in parts]
 
     async def keep_house(self) -> None:
-        """What the housekeeping does each second, but for reclaiming and staging."""
+        """A second of the housekeeping, without reclaiming and staging."""
         for verb in ("promote", "expire") if hasattr(self._broker, "promote") else SPLIT:
             await getattr(self._broker, verb)()
 

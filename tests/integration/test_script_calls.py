@@ -193,7 +193,7 @@ async def step(queue: Queue, number: int) -> None:
 
 
 async def held(queue: Queue) -> dict[str, Any]:
-    """What the keys of a queue hold, by name; of streams only their length."""
+    """The values of a queue's keys, by name; of streams only their length."""
     names = [name.decode() for name in await queue.command("KEYS", f"{queue.keys.base}*")]
     kinds = {name: (await queue.command("TYPE", name)).decode() for name in names}
     found = {name: await queue.command(READ[kind][0], name, *READ[kind][1:]) for name, kind in kinds.items()}

@@ -62,7 +62,7 @@ VERBS = (
     "set_tenant",
 )
 POLICIES = ("tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields", "reused")
-"""What a queue works without."""
+"""Policies that a queue works without."""
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 _POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
@@ -143,7 +143,7 @@ def marked(verb: str, without: Sequence[str] = ()) -> str:
 
 @cache
 def pieces(verb: str, without: Sequence[str] = ()) -> Sequence[Piece]:
-    """What `marked` returns, with the files from which it comes.
+    """The text that `marked` returns, with the files from which it comes.
 
     Raises:
         KeyError: there is no such verb.

@@ -92,7 +92,7 @@ async def pace_the_same(today: Connection, kept: Connection) -> None:
 
 
 MADE_SAME = {"before_reclaiming": wake_the_same, "after_staging": pace_the_same}
-"""What is made the same on the kept side behind a verb, because it may differ."""
+"""Keys that are made the same on the kept side behind a verb, because they may differ."""
 
 
 def _in_any_order(reply: Any) -> Any:

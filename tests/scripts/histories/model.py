@@ -235,7 +235,7 @@ class Model:
         return name != entry.name and digest[-16:] != entry.digest
 
     def _record(self, entry: Entry) -> None:
-        """What came by plain XADD is known by its bytes once it has ended."""
+        """A request by plain XADD is known by its bytes once it has ended."""
         if entry.request_id != entry.name:
             self.records.setdefault(entry.request_id, (entry.digest, entry.name, entry.reply))
 

@@ -1,7 +1,7 @@
 -- @include enqueued
 -- @include interrupted
 -- @include attempts
--- What the queue itself remembers of entries that are gone. A policy learns of their end by the hook `ended`.
+-- Forgets the queue's own records of entries that are gone. A policy learns of their end by the hook `ended`.
 local function forget_entries(lane, ids)
   for _, id in ipairs(ids) do
     -- @guard entry: the time of staging goes with its entry

@@ -62,7 +62,7 @@ local function is_tracked(lane, id)
   return call_if_typed('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
 end
 
--- What LANES tells of each lane, as look_at_queue returns it: text, or false; and the place before the first lane's.
+-- The fields of LANES for each lane, as look_at_queue returns it: text, or false; and the place before the first lane's.
 local lanes
 local SEEN, CREDIT, PAUSED = 3 + LANE_COUNT, 3 + 2 * LANE_COUNT, 3 + 3 * LANE_COUNT
 local arrived = {}   -- by lane: stream id to the row of what was staged in this call, as the hook `became_ready` takes it

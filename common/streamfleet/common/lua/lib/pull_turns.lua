@@ -1,5 +1,5 @@
 -- @include come_back
--- Whose turn it is: all that a pull asks the policies of the order, beside the hooks. Without an answer the lane goes by rank.
+-- The turn of a request: all that a pull asks the policies of the order, beside the hooks. Without an answer the lane goes by rank.
 local TURNS, made_judging = {}, nil
 
 -- True while a request waits for another worker than this one, which can go on with it without reading it again.

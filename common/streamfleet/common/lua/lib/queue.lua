@@ -1,5 +1,5 @@
 -- @include keys
--- What LANES tells of the whole queue, read once in a call: some_tenants and some_sessions are the values of the fields
+-- The fields of LANES for the whole queue, read once in a call: some_tenants and some_sessions are the values of the fields
 -- `tenants` and `sessions`, which the policies write; some_interrupted is the number of requests that were interrupted.
 -- `queue_told`: all of it, as look_at_queue returns it.
 local queue_told, some_interrupted, some_tenants, some_sessions

@@ -1,5 +1,5 @@
 -- @include lane_limits
--- What one tenant may have waiting in a lane while others use the queue.
+-- Bounds the requests that one tenant may have waiting in a lane while others use the queue.
 -- A tenant's waiting requests are ready (the index `waiting` of tenants.lua has them) or not staged yet. `arrivals` is a hash
 -- of the requests that were not staged: for each '<lane><tenant>' it has groups, oldest first, each written as '<last stream
 -- id> <number> <bytes>;'. A group counts until all of it is staged. The fields `last` and `other` have the time and the
