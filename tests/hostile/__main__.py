@@ -144,13 +144,14 @@ def verdict(rounds: Sequence[Round], *, alive: bool, outstanding: int, noise: st
 
 
 async def _forget(running: Scene) -> None:
-    """Delete all results: the next run has the ids of this one."""
+    """Delete all results, and what is known of their ids: the next run has the ids of this one."""
     import redis.asyncio
 
     client = redis.asyncio.Redis.from_url(running.url)
     async with client:
-        async for key in client.scan_iter(match="{default}:result:*", count=1_000):
-            await client.delete(key)
+        for kind in ("result", "request"):
+            async for key in client.scan_iter(match=f"{{default}}:{kind}:*", count=1_000):
+                await client.delete(key)
 
 
 async def _outstanding(running: Scene) -> int:
