@@ -202,10 +202,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "written-once",
         "a status is written once (HSETNX)",
-        "result.lua writes the status whatever stands there",
+        "complete.lua and result.lua write the status whatever stands there",
         "cancelled_at_the_last_moment",
         "status: r a cancelled request ended as succeeded",
         (
+            ("if not new and answered(request_id)\n      or other_request(", "if other_request("),
             (
                 "if first == 0 then return false end",
                 "if first == 0 then call('HSET', key, 'status', status) end",
