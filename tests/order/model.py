@@ -1,9 +1,10 @@
 """The order, part 5: which waiting request a worker takes next. Read this first; `rules.py` lists all rules by name.
 
 An entry waits for nobody (home 0), for a worker (its home), or is held for the worker that interrupted it. A lane in
-which a request of a tenant waits is shared: tenants take turns. Any other goes by rank. Times are ms of any clock.
+which a request of a tenant waits is shared: tenants take turns. Any other goes by rank. Times are epoch ms.
 
     model = Model()
+    model.now = now    # before each call but `take`
     model.became_ready([Entry(lane=3, id=(now, 1), rank=now + 300_000, enqueued=now, tenant="acme")])
     taken = model.take(worker, lanes=(1, 2, 3, 4), n=8, now=now)       # Taken(runs, dropped, soonest)
     model.ended(3, (now, 1), Use(prompt=10, output=20, counted=True, succeeded=True))
@@ -24,6 +25,10 @@ from tests.order.tenants import NO_LIMIT, Charge, Tenant, Use, cost_of, half_oct
 
 __all__ = ["NO_LIMIT", "Charge", "Entry", "Model", "Taken", "Tenant", "Use"]
 MOST_CREDIT = 4096  # tokens by which a newcomer starts below the level
+CREDIT_EVERY = 3_600_000
+FIRST_ROUND, MOST_IN_A_ROUND = 4, 128  # a worker takes in rounds, each four times as large as the one before
+UNKNOWN = 128  # as if so many had history, where none of these has
+NEXT = 16  # tenants that are next in turn, of which those with history are counted
 MOST_NAMES, MOST_BYTES, OTHER = 2000, 256, "other"
 Key = tuple[int, tuple[int, int]]
 Needs = Mapping[tuple[str, str], int]
@@ -39,9 +44,10 @@ class Taken:
 
 
 class Model:
-    """A queue's order. `paused`: lanes from which nothing is taken."""
+    """A queue's order. `now`: epoch ms, set by the caller; `paused`: lanes from which nothing is taken."""
 
     def __init__(self, shares: Sequence[int] = SHARES) -> None:
+        self.now = 0
         self.lanes = {number: Lane() for number in LANES}
         self.shares = Shares(shares)
         self.paused: set[int] = set()
@@ -78,6 +84,7 @@ class Model:
         if charge.runs:
             cost = cost_of(charge, use)
             tenant.tokens += cost
+            tenant.requests += 1
             self._settle(e, cost)
             if use.prompt is not None and use.succeeded:
                 tenant.learn(e.size, e.limit, use.prompt, use.output)
@@ -127,35 +134,56 @@ class Model:
         self._enter_where_it_waits(name)
 
     # Turns
-    def _place(self, e: Entry, *, credit: bool = True) -> None:
+    def _place(self, e: Entry) -> None:
         lane = self.lanes[e.lane]
         was_shared = lane.shared
         lane.waiting[e.id] = e
         if e.until:
             return
         if e.tenant and not was_shared and lane.of(""):
-            self._enter(lane, "", 0)  # rule: nobodys_enter_at_the_level
+            self._enter(lane, "")  # rule: nobodys_enter_at_the_level
         if e.tenant or was_shared:  # rule: nobodys_are_one_tenant
-            tenant = self.tenant(e.tenant)
-            self._enter(lane, e.tenant, sum(tenant.estimate(e.size, e.limit)) if credit else 0)
+            came = not e.came_back  # rule: what_comes_back_brings_no_credit
+            self._enter(lane, e.tenant, sum(self.tenant(e.tenant).estimate(e.size, e.limit)) if came else 0)
 
-    def _enter(self, lane: Lane, name: str, cost: float) -> None:
-        tenant = self.tenant(name)
+    def _enter(self, lane: Lane, name: str, cost: float = 0) -> None:
+        """A tenant takes turns from now on. `cost`: of its new request; 0 if it has none."""
+        tenant, level = self.tenant(name), lane.level
         if name in lane.in_turn or not tenant.may_run:
             return
-        credit = min(MOST_CREDIT, cost) / tenant.weight  # rule: newcomer_starts_a_request_below
-        lane.tokens[name] = max(0, lane.tokens.get(name, 0), lane.level - credit)  # rule: no_other_credit
+        start = self._start(lane, tenant, cost) if name and cost else level  # rule: nobodys_get_no_credit
+        lane.tokens[name] = max(0, lane.tokens.get(name, 0), start)  # rule: no_other_credit
+        if lane.tokens[name] < level:
+            tenant.credited = self.now
         lane.in_turn.add(name)
+
+    def _start(self, lane: Lane, tenant: Tenant, cost: float) -> float:
+        """Tokens at which a tenant with a new request starts, if it has no more."""
+        if not tenant.has_history:
+            return self._start_of_new(lane, min(MOST_CREDIT, cost) / tenant.weight)  # rule: no_credit_without_history
+        if self.now < tenant.credited + CREDIT_EVERY:
+            return lane.level  # rule: credit_once_an_hour
+        return lane.level - min(MOST_CREDIT, cost) / tenant.weight  # rule: newcomer_starts_a_request_below
+
+    def _start_of_new(self, lane: Lane, cost: float) -> float:
+        """The same of a name without history, and moves the start of the next one."""
+        names = sorted(lane.in_turn, key=lambda name: (lane.tokens[name], name.encode()))
+        names = names[:NEXT]  # rule: history_of_the_next_in_turn
+        known = sum(1 for name in names if not name or self.tenant(name).has_history)
+        known = known or UNKNOWN  # rule: new_names_among_themselves_are_close
+        start = max(lane.level, lane.new)
+        lane.new = start + cost / known  # rule: new_names_one_behind_another
+        return start
 
     def _enter_where_it_waits(self, name: str) -> None:
         for lane in self.lanes.values():
             if lane.shared and lane.of(name):
-                self._enter(lane, name, 0)  # rule: after_its_limit_no_credit
+                self._enter(lane, name)  # rule: after_its_limit_no_credit
 
     def _turns_follow(self, lane: Lane, names: Iterable[str]) -> None:
-        """A tenant with nothing waiting, or at its limit, is out of turn; so is "" where it is alone."""
+        """A tenant with nothing waiting is out of turn (one at its limit since a pick); so is "" where it is alone."""
         for name in names:
-            if not lane.of(name) or not self.tenant(name).may_run:
+            if not lane.of(name):
                 lane.in_turn.discard(name)
         if not lane.shared:
             lane.in_turn.discard("")
@@ -165,7 +193,7 @@ class Model:
         lane, tenant, charge = self.lanes[e.lane], self.tenant(e.tenant), e.charge
         more = (cost - charge.run) / charge.weight  # rule: settled_by_the_weight_of_the_pick
         lane.tokens[e.tenant] = max(0, lane.tokens.get(e.tenant, 0) + more)
-        tenant.charged += cost - charge.run
+        tenant.charged += cost  # rule: summed_up_at_the_end
         charge.runs = False
         was_full = not tenant.may_run
         tenant.running -= charge.counted
@@ -187,19 +215,20 @@ class Model:
             rooms, owed: as `lanes.Shares.choose` takes them; by default n of each of `lanes`.
             needs: ms that requests of a `length_class` need at least, where deadlines are judged.
         """
-        taken, credit = Taken(), list(self.shares.credit)
+        self.now, taken, credit = now, Taken(), list(self.shares.credit)
         rooms = rooms or [n if number in lanes else 0 for number in self.lanes]
         waiting = [len(lane.waiting) if number not in self.paused else 0 for number, lane in self.lanes.items()]
+        most = FIRST_ROUND
         while len(taken.runs) < n and len(taken.dropped) < n + SCAN:
-            picks = self.shares.choose(n - len(taken.runs), waiting, rooms, owed or rooms, len(taken.runs))
+            wanted = min(n - len(taken.runs), most)
+            picks = self.shares.choose(wanted, waiting, rooms, owed or rooms, len(taken.runs))
             if not any(picks):
                 break
-            for number, wanted in enumerate(picks, 1):
-                left = wanted
-                while left and (found := self._take_lane(number, worker, left, now, needs or {}, taken)):
-                    left -= found
+            for number, some in enumerate(picks, 1):
+                found = self._take_lane(number, worker, some, now, needs or {}, taken) if some else 0
                 # What is left may not run now.
-                waiting[number - 1] = 0 if left else waiting[number - 1] - wanted
+                waiting[number - 1] = 0 if found < some else waiting[number - 1] - some
+            most = min(4 * most, MOST_IN_A_ROUND)
         if not taken.runs and not taken.dropped:
             self.shares.credit = credit
         if len(taken.runs) == n:
@@ -209,8 +238,9 @@ class Model:
     def _take_lane(self, number: int, worker: int, n: int, now: int, needs: Needs, taken: Taken) -> int:
         lane = self.lanes[number]
         for e in lane.rows(lambda e: e.until <= now, held=True):
+            del lane.waiting[e.id]
             e.until = e.home = 0  # rule: then_it_waits_for_nobody
-            self._place(e, credit=False)
+            self._place(e)
         pick = Pick(lane, self.tenant, worker, n, now)
         if lane.shared:
             pick.nearly_late()
@@ -228,7 +258,9 @@ class Model:
                 pick.charge(e)
                 self.running[e.lane, e.id] = e
                 taken.runs.append(e)
-        self._turns_follow(lane, {e.tenant for e in pick.picked})
+        names = {e.tenant for e in pick.picked}
+        self._turns_follow(lane, names)
+        lane.in_turn |= {name for name in names if lane.shared and lane.of(name) and self.tenant(name).may_run}
         if pick.soonest is not None:
             taken.soonest = min(pick.soonest, pick.soonest if taken.soonest is None else taken.soonest)
         return len(pick.picked)

@@ -61,11 +61,6 @@ class Entry:
     charge: Charge = field(default_factory=Charge)
 
     @property
-    def labelled(self) -> bool:
-        """Its size is known before its body is read."""
-        return bool(self.tenant or self.home)
-
-    @property
     def key(self) -> tuple[int, tuple[int, int]]:
         return self.rank, self.id  # rule: equal_ranks_in_order_of_arrival
 
@@ -79,6 +74,8 @@ class Lane:
     in_turn: set[str] = field(default_factory=set)
     reached: float = 0
     """Most tokens that a tenant had before a pick in its turn."""
+    new: float = 0
+    """Tokens at which the next name without history starts."""
 
     def rows(self, wanted: Callable[[Entry], bool] = lambda _: True, *, held: bool = False) -> list[Entry]:
         """Waiting entries by rank; either those that are held, or the others."""
@@ -135,7 +132,7 @@ class Pick:
 
     def cost(self, e: Entry) -> float:
         tenant = self.tenant(e.tenant)
-        return sum(tenant.estimate(e.size, e.limit)) if e.labelled else tenant.usual  # rule: unread_costs_the_usual
+        return sum(tenant.estimate(e.size, e.limit)) if e.tenant else tenant.usual  # rule: unread_costs_the_usual
 
     def few_ahead(self, e: Entry) -> bool:
         tenant = self.tenant(e.tenant)
@@ -166,10 +163,9 @@ class Pick:
         prompt, output = tenant.estimate(e.size, e.limit)
         more = (prompt + output - self.costs[e.id]) / e.charge.weight
         self.lane.tokens[e.tenant] = max(0, self.lane.tokens[e.tenant] + more)
-        if not e.labelled:
+        if not e.tenant:
             tenant.usual += (prompt + output - tenant.usual) / 8
         e.charge.prompt, e.charge.output = prompt, output
-        tenant.charged += prompt + output
 
     def put_back(self, e: Entry) -> None:
         """It is ended without a run: nobody is charged."""
@@ -180,8 +176,6 @@ class Pick:
             self.lane.tokens[e.tenant] = max(0, tokens)
             tenant.running -= e.charge.counted
             e.charge.runs = False
-            if self.lane.shared and self.lane.of(e.tenant):
-                self.lane.in_turn.add(e.tenant)
 
     # A lane without tenants
     def firsts(self) -> list[Entry]:
@@ -218,8 +212,8 @@ class Pick:
     def nearly_late(self) -> None:
         """At most one request of each of the DEEP tenants whose first real deadlines come next."""
         near: dict[str, list[Entry]] = {}
-        for name in {e.tenant for e in self.lane.rows()}:
-            rows = self.lane.of(name) if name else self.lane.rows(lambda e: not e.labelled) + self.firsts()
+        for name in {e.tenant for e in self.lane.waiting.values() if e.deadline}:
+            rows = self.lane.of(name) if name else self.lane.rows(lambda e: not e.tenant and not e.home) + self.firsts()
             rows = [e for e in rows if e.deadline and self.now < e.deadline <= self.now + LATE]
             if rows:
                 near[name] = [e for e in rows if not e.home][:1] + [e for e in rows if e.home][:DEEP]

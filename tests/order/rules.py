@@ -1,13 +1,8 @@
 """The rules of order that docs/fairness.md, locality.md and urgent.md promise (and deadlines.md, and protocol.md, 8).
 
 `# rule: <name>` marks the line of the model that makes each; `test_<name>` of test_model.py is an example of it, and
-test_mutants.py takes each out and sees its example fail. Where the pages contradict each other, or the model, the
-sentence here decides, and the pages follow when the scripts do. They say otherwise today in four places:
-
-- The first request of a lane that was passed over for D goes to anybody: `near_ones_of_another_home_first`.
-- Own requests go before all others: `own_only_if_nothing_more_urgent`.
-- A tenant may be three requests ahead: `few_ahead`.
-- Its earliest deadline goes first, wherever it waits: `by_rank_in_its_turn`.
+test_mutants.py takes each out and sees its example fail. Where a page and the model contradict each other, the sentence
+here decides.
 
 Decided between variants by bench.locality's sessions in virtual time (8 workers at a load of 1.5, three runs):
 
@@ -19,7 +14,6 @@ Decided between variants by bench.locality's sessions in virtual time (8 workers
 - Six for what is nearly late, too. With three, first tokens of small tenants beside floods come later (p99 4.0, 4.1,
   15.4 s in place of 3.7, 3.7, 13.8), though with 1,000 alike 1.3 points more are cached.
 
-Not here yet: a limit above the class's mean that a run has exceeded, and credit of a name once an hour.
 Not order, so not here: who watches, listens and is woken; how much room a worker has, and when it borrows a reserve;
 what a tenant may have waiting; what is kept of an interrupted answer; how long runs take; when records are forgotten.
 """
@@ -45,8 +39,16 @@ FAIRNESS = {
     "nobodys_are_one_tenant": "All requests without a tenant are one tenant.",
     "nobodys_are_charged_where_a_lane_is_shared": "They are charged only by picks of a lane that is shared.",
     "nobodys_enter_at_the_level": "They get no credit for the time before the lane was shared.",
-    "unread_costs_the_usual": "A request without a label costs the usual until its body is read.",
-    "newcomer_starts_a_request_below": "A tenant that comes back starts one request of its own below the level.",
+    "nobodys_get_no_credit": "Nor for any other time: what comes without a tenant starts at the level.",
+    "unread_costs_the_usual": "A request without a tenant costs the usual until its body is read, with a home too.",
+    "newcomer_starts_a_request_below": "A tenant with a new request starts one such request below the level.",
+    "what_comes_back_brings_no_credit": "It starts at the level with a request that comes back from a worker.",
+    "credit_once_an_hour": "It starts below the level once an hour, whichever the lane; else at the level.",
+    "history_is_a_run_that_ended": "A name has history once a run has ended its request, or left a charge.",
+    "no_credit_without_history": "A name without history does not start below the level.",
+    "new_names_one_behind_another": "Between two such names, those with history get as much as the first of the two.",
+    "history_of_the_next_in_turn": "Names with history are counted among the 16 tenants that are next in turn.",
+    "new_names_among_themselves_are_close": "If none of these has history, it is as if 128 had.",
     "no_other_credit": "It gets no other credit: what it was charged before still counts, and is paid back first.",
     "level_of_those_in_turn": "The level is the least tokens of those that wait in turn.",
     "level_rises_by_turns": "The level does not fall below what was picked in turn; picks out of turn do not raise it.",
@@ -63,6 +65,8 @@ FAIRNESS = {
     "lengths_before_any_is_known": "Before lengths are known: a quarter token a byte, and 256 tokens or a lower limit.",
     "lengths_by_class_of_limit": "Lengths are those of the tenant's requests with a limit of this size.",
     "lengths_are_learnt": "Lengths are learnt from requests that succeed and tell their use.",
+    "limit_that_was_exceeded": "A limit bounds no estimate once such a request had more output than its limit.",
+    "summed_up_at_the_end": "What a tenant was charged in all is summed up when its runs end.",
     "settled_by_what_was_used": "What the engine has counted is charged, without what earlier runs were charged.",
     "nothing_if_it_did_not_reach_the_engine": "What did not reach the engine, and has no answer, costs nothing.",
     "uncounted_is_charged_by_time": "Else its prompt, and the output that was seen or that its time was worth.",

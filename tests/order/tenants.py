@@ -42,38 +42,56 @@ class Charge:
 
 @dataclass
 class Tenant:
-    """A tenant's record in all lanes. `tokens`: of requests that have ended; `lost`: of runs that were lost."""
+    """A tenant's record in all lanes.
+
+    Attributes:
+        requests: number of its charged runs that have ended their requests.
+        charged: tokens of its runs that have ended.
+        tokens: of its requests that have ended.
+        lost: of its runs that were lost.
+        credited: epoch ms at which it last started below the level of a lane.
+        usual: cost of its last requests without a tenant, which are charged before their bodies are read.
+        lengths: class of limit to number of samples, mean output, tokens of a prompt for each byte of body, and True if
+            one had more output than its limit.
+    """
 
     weight: float = 1
     limit: int = NO_LIMIT
     running: int = 0
+    requests: int = 0
     charged: float = 0
     tokens: float = 0
     lost: float = 0
+    credited: int = 0
     usual: float = USUAL_OUTPUT
-    """Cost of its last requests without a label, which are charged before their bodies are read."""
-    lengths: dict[str, tuple[int, float, float]] = field(default_factory=dict)
-    """Class of limit to number of samples, mean output, and tokens of a prompt for each byte of body."""
+    lengths: dict[str, tuple[int, float, float, bool]] = field(default_factory=dict)
 
     @property
     def may_run(self) -> bool:
         return self.running < self.limit  # rule: limit_of_a_tenant
 
+    @property
+    def has_history(self) -> bool:
+        return self.requests > 0 or self.charged > 0  # rule: history_is_a_run_that_ended
+
     def estimate(self, size: int, limit: int | None) -> tuple[int, int]:
         """Returns the tokens of a prompt and of an output that a request is likely to use, at least 1 together."""
-        unknown = (0, USUAL_OUTPUT, USUAL_RATE)  # rule: lengths_before_any_is_known
-        _, mean, rate = self.lengths.get(limit_class(limit), unknown)  # rule: lengths_by_class_of_limit
+        unknown = (0, USUAL_OUTPUT, USUAL_RATE, False)  # rule: lengths_before_any_is_known
+        _, mean, rate, exceeded = self.lengths.get(limit_class(limit), unknown)  # rule: lengths_by_class_of_limit
         prompt = math.floor(size * rate + 0.5)  # rule: charged_at_the_pick
-        output = math.floor(min(mean if limit is None else limit, mean) + 0.5)
+        bound = mean if limit is None or exceeded else limit  # rule: limit_that_was_exceeded
+        output = math.floor(min(bound, mean) + 0.5)
         return prompt, max(1, prompt + output) - prompt
 
     def learn(self, size: int, limit: int | None, prompt: int, output: int) -> None:
         """A request has succeeded, and its answer tells its tokens."""
-        n, mean, rate = self.lengths.get(limit_class(limit), (0, 0.0, 0.0))
+        n, mean, rate, exceeded = self.lengths.get(limit_class(limit), (0, 0.0, 0.0, False))
         n = min(n + 1, MOST_SAMPLES)
         mean += (output - mean) / n
         rate += (prompt / max(1, size) - rate) / n
-        self.lengths[limit_class(limit)] = n, float(f"{mean:.6g}"), float(f"{rate:.6g}")  # rule: lengths_are_learnt
+        exceeded = exceeded or (limit is not None and output > limit)
+        learnt = n, float(f"{mean:.6g}"), float(f"{rate:.6g}"), exceeded
+        self.lengths[limit_class(limit)] = learnt  # rule: lengths_are_learnt
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Queue:
         self.model, self.now, self.entries = Model(), NOW, dict[str, Entry]()
         self.lane = self.model.lanes[3]
         self.lane.tokens |= tokens
+        self.model.now = NOW
         self.dropped, self.soonest = "", None  # type: str, int | None
 
     def add(self, *names: str, lane: int = 3, deadline: int | None = None, ago: int = 0, **fields: Any) -> Queue:
@@ -30,6 +31,12 @@ class Queue:
             e = Entry(lane, (came, len(self.entries)), rank_of(came, late), came, late, **fields)
             self.entries[name] = e
             self.model.became_ready([e])
+        return self
+
+    def known(self, *names: str) -> Queue:
+        """These tenants have history."""
+        for name in names:
+            self.model.tenant(name).requests = 1
         return self
 
     def take(self, worker: int = 1, n: int = 1, after: int = 0, **how: Any) -> str:
@@ -112,14 +119,14 @@ def test_nobody_idle_beside_work() -> None:
 
 
 def test_shared_while_a_tenant_waits() -> None:
-    queue = Queue(A=500).add("a", tenant="A", deadline=10_000).add("b", tenant="B", deadline=20_000)
+    queue = Queue(A=500).known("B").add("a", tenant="A", deadline=10_000).add("b", tenant="B", deadline=20_000)
     assert queue.take() == "b"
     assert Queue().add("later", deadline=20_000).add("sooner", deadline=10_000).take() == "sooner"
 
 
 def test_least_first() -> None:
-    assert Queue(A=500).add("a", tenant="A").add("b", tenant="B").take() == "b"
-    assert Queue().add("b", tenant="B").add("a", tenant="A").take() == "a"
+    assert Queue(A=500).known("B").add("a", tenant="A").add("b", tenant="B").take() == "b"
+    assert Queue().known("A").known("B").add("b", tenant="B").add("a", tenant="A").take() == "a"
 
 
 def test_weight() -> None:
@@ -154,26 +161,85 @@ def test_nobodys_are_charged_where_a_lane_is_shared() -> None:
 
 
 def test_nobodys_enter_at_the_level() -> None:
-    queue = Queue()
+    queue = Queue().known("A")
     queue.lane.reached = 1000
     assert queue.add("x").add("a", tenant="A").take(n=2) == "a x"
     assert queue.lane.tokens.get("") == 1000 + USUAL
 
 
+def test_nobodys_get_no_credit() -> None:
+    queue = Queue(A=1000).known("").add("a", tenant="A").add("x")
+    assert queue.lane.tokens[""] == 1000
+
+
 def test_unread_costs_the_usual() -> None:
-    queue = Queue().add("x1", "x2").add("a1", "a2", "a3", tenant="A")
+    queue = Queue().add("x1", home=1).add("x2").add("a1", "a2", "a3", "a4", tenant="A")
     queue.model.tenant("").usual = 600
     assert queue.take(n=5) == "x1 a1 a2 a3 x2"
     assert queue.lane.tokens[""] == 2 * USUAL
 
 
 def test_newcomer_starts_a_request_below() -> None:
-    queue = Queue(A=1000).add("a", tenant="A").add("b", tenant="B")
+    queue = Queue(A=1000).known("B").add("a", tenant="A").add("b", tenant="B")
     assert queue.lane.tokens["B"] == 1000 - USUAL
 
 
+def test_what_comes_back_brings_no_credit() -> None:
+    queue = Queue().known("A").add("a", tenant="A")
+    queue.take()
+    queue.lane.reached = 1000
+    queue.back("a", generated=0)
+    assert queue.lane.tokens["A"] == 1000
+
+
+def test_credit_once_an_hour() -> None:
+    queue = Queue(A=1000).known("B", "C", "D").add("a", tenant="A")
+    queue.model.tenant("B").credited = NOW - 3_599_999
+    queue.model.tenant("C").credited = NOW - 3_600_000
+    queue.add("b", tenant="B").add("c", tenant="C").add("d", tenant="D", lane=4)
+    assert [queue.lane.tokens[name] for name in "BC"] == [1000, 1000 - USUAL]
+    credited = [NOW - 3_599_999, NOW, 0]  # nobody waits in D's lane, so that it did not start below others
+    assert [queue.model.tenant(name).credited for name in "BCD"] == credited
+
+
+def test_history_is_a_run_that_ended() -> None:
+    queue = Queue().add("a", tenant="A").add("b", tenant="B").add("c", tenant="C")
+    queue.take(n=3)
+    assert not any(queue.model.tenant(name).has_history for name in "ABC")
+    queue.end("a", Use(reached=False))
+    queue.back("b", generated=1)
+    queue.back("c")
+    assert [queue.model.tenant(name).has_history for name in "ABC"] == [True, True, False]
+
+
+def test_no_credit_without_history() -> None:
+    assert Queue(A=1000).add("a", tenant="A").add("b", tenant="B").lane.tokens["B"] == 1000
+
+
+def test_new_names_one_behind_another() -> None:
+    queue = Queue(A=1000, B=1000, own=5000).known("A", "B").add("a", tenant="A").add("b", tenant="B")
+    for name in ("n1", "own", "n2"):
+        queue.add(name, tenant=name)
+    assert [queue.lane.tokens[name] for name in ("n1", "own", "n2")] == [1000, 5000, 1000 + USUAL]
+    assert queue.lane.new == 1000 + 1.5 * USUAL
+
+
+def test_history_of_the_next_in_turn() -> None:
+    queue = Queue()
+    for number in range(20):
+        queue.known(f"t{number}").add(str(number), tenant=f"t{number}")
+    assert queue.add("new", tenant="new").lane.new == USUAL / 16
+
+
+def test_new_names_among_themselves_are_close() -> None:
+    queue = Queue(n1=1000).add("1", tenant="n1").add("2", tenant="n2").add("3", tenant="n3")
+    assert [queue.lane.tokens[name] for name in ("n1", "n2", "n3")] == [1000, 1000, 1000 + USUAL / 128]
+    queue = Queue().add("x").add("1", tenant="n1").add("2", tenant="n2")
+    assert queue.lane.tokens["n2"] == USUAL, "requests without a tenant count as one with history"
+
+
 def test_no_other_credit() -> None:
-    queue = Queue(A=1000, B=900).add("a", tenant="A").add("b", tenant="B")
+    queue = Queue(A=1000, B=900).known("B").add("a", tenant="A").add("b", tenant="B")
     assert queue.lane.tokens["B"] == 900
 
 
@@ -268,7 +334,7 @@ def test_lengths_before_any_is_known() -> None:
 
 
 def test_lengths_by_class_of_limit() -> None:
-    tenant = Tenant(lengths={"13": (1, 10, 0.5)})
+    tenant = Tenant(lengths={"13": (1, 10, 0.5, False)})
     assert [tenant.estimate(400, limit) for limit in (100, 120, None)] == [(200, 10), (200, 10), (100, 256)]
 
 
@@ -278,7 +344,22 @@ def test_lengths_are_learnt() -> None:
     queue.end("a", Use(prompt=200, output=10, counted=True))
     assert queue.model.tenant("A").lengths == {}
     queue.end("b", Use(prompt=200, output=10, counted=True, succeeded=True))
-    assert queue.model.tenant("A").lengths == {"none": (1, 10, 0.5)}
+    assert queue.model.tenant("A").lengths == {"none": (1, 10, 0.5, False)}
+
+
+def test_limit_that_was_exceeded() -> None:
+    tenant = Tenant()
+    for output, expected in ((120, 96), (122, 121), (88, 110)):  # 96 and 120 are of one class
+        tenant.learn(400, 120, 100, output)
+        assert tenant.estimate(400, 96) == (100, expected)
+
+
+def test_summed_up_at_the_end() -> None:
+    queue = Queue().add("a", tenant="A")
+    queue.take()
+    assert queue.model.tenant("A").charged == 0
+    queue.end("a", Use(prompt=10, output=20, counted=True))
+    assert queue.model.tenant("A").charged == 30
 
 
 def test_settled_by_what_was_used() -> None:

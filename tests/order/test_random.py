@@ -105,7 +105,7 @@ class History:
             self.pull(worker)
             if min(self.due.values(), default=end) > self.now:
                 self.check()
-        self.now = end
+        self.now = self.model.now = end
 
     def pull_all(self) -> None:
         for worker in self.held:
@@ -137,7 +137,7 @@ class History:
             mine = [e for e in model.running.values() if e.tenant == name]
             assert tenant.running == sum(e.charge.counted for e in mine) <= tenant.limit
             kept = sum(e.charge.kept for e in (*mine, *waiting) if e.tenant == name)
-            assert tenant.charged == tenant.tokens + kept + sum(e.charge.run for e in mine if e.charge.runs)
+            assert tenant.charged == tenant.tokens + kept
         for lane in model.lanes.values():
             names = {e.tenant for e in lane.waiting.values() if not e.until} if lane.shared else set()
             assert {name for name in names if model.tenant(name).may_run} <= lane.in_turn <= names
