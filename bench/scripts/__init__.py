@@ -25,8 +25,8 @@ from bench.core.machine import describe
 from bench.core.redis import own_server
 from bench.core.reports import ROOT, Report, Table, Target
 from bench.core.rounds import Sample, interleave, middle
+from bench.scripts.commits import environment, unpack
 from bench.shards.costs import LONE_PAUSE_S
-from tests.scripts.compare.kept import ALL, environment, sources, unpack
 
 LABELS = {"plain": "", "tenants": ", 1,000 tenants", "sessions": ", sessions", "both": ", tenants and sessions"}
 DRAWS, ENOUGH, NARROW = 2_000, 30, 0.03
@@ -106,7 +106,7 @@ def run(commit: str, sizes: Sizes, rows: Sequence[Row] = ROWS, most: float = 1.0
     """
     samples: dict[str, list[Sample]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="streamfleet-before-") as folder:
-        whole = unpack(sources(commit, ALL), Path(folder))
+        whole = unpack(commit, Path(folder))
         for start in range(sizes.starts):
             with _side(Path(folder), sizes) as before, _side(ROOT, sizes) as now:
                 pairs = {row.name: _pair({"before": before(row), "now": now(row)}) for row in rows}
