@@ -16,7 +16,7 @@ from bench.autoscaling.policies import STEP_S, Scaler, View
 from bench.scheduling.traces import Arrival
 from streamfleet.common.protocol import LANES
 from streamfleet.operator.exporter.view import pressure_s
-from streamfleet.operator.snapshot import LaneView, places
+from streamfleet.operator.snapshot import LaneView
 
 SLOTS = 4
 TOKENS_PER_S = 20.0
@@ -217,7 +217,8 @@ class Simulation:
     def _lanes(self, now_ms: int) -> Iterator[LaneView]:
         for lane, heap in zip(LANES, self._waiting, strict=True):
             in_order, size = sorted(heap), len(heap)
-            ranked = [(place, *in_order[place]) for place in places(size)] if heap else []
+            places = sorted({step * (size - 1) // 16 for step in range(17)}) if heap else []
+            ranked = [(place, *in_order[place]) for place in places]
             own = [(place, (ms - now_ms) / 1000) for place, ms, at in ranked if self._trace[at].ttl_ms is not None]
             yield LaneView(lane, size, size, 0, 0, None, None, deadlines=own, staged=size)
 

@@ -24,6 +24,8 @@ from streamfleet.producer import Client
 WORKERS = 2
 BATCH, PAUSE_S = 60, 1.0
 """About twice the 28 requests a second that two workers of this profile answer, so that requests wait in every lane."""
+BURSTS, LULL_S = 8, 8.0
+"""After so many batches nothing comes for so long: who has ended its own takes what waits for the other."""
 STREAMED = 12
 """Of this many requests, one per lane is streamed; more would delay the gateway's own streams."""
 SETTINGS = {"ENGINE": "simulated", "SIMULATED_PROFILE": "smollm2-cpu", "LEASE_MS": "2000", "LOG_LEVEL": "error"}
@@ -63,16 +65,17 @@ def fleet() -> Iterator[Fleet]:
 
 async def load(url: str, stopped: asyncio.Event) -> int:
     """Enqueue more than the fleet can run, some of it late, invalid or cancelled. Returns the number accepted."""
-    accepted = 0
+    accepted = batches = 0
     async with Client(url) as client:
         while not stopped.is_set():
+            batches += 1
             handles = await client.enqueue_many(_asks())
             accepted += len(handles)
             await handles[-1].cancel()
             with contextlib.suppress(StreamfleetError):
                 await client.enqueue({"messages": [{"role": "user", "content": "hi"}], "n": 1_000})
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), PAUSE_S)
+                await asyncio.wait_for(stopped.wait(), PAUSE_S if batches % BURSTS else LULL_S)
     return accepted
 
 

@@ -41,7 +41,7 @@ LANE_IN_DEPTH = Dashboard(
         ),
         Panel(
             "Passed over",
-            "Time for which the first of a lane was left to the worker that has its session in its cache.",
+            "From enqueueing until another worker than the one with its prefix cache took a request.",
             quantiles("streamfleet_passed_over_seconds", "lane", LANE),
             "s",
         ),

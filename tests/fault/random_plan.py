@@ -19,7 +19,8 @@ ACTIONS = ("kill", "stop", "stall")
 QUEUES = ("default", "beside")
 KEYS = (
     *(f"{kind}:{lane}" for kind in ("ready", "turns") for lane in ("high", "normal", "low")),
-    *("delayed", "waiting", "served", "homes", "sessions", "loads", "watch", "workers"),
+    *(f"ready:normal:{name}" for name in ("t:a", "th:a", "ht:1", "h:1", "held", "firsts", "late")),
+    *("delayed", "tickets", "served", "sessions", "loads", "watch", "workers"),
     *("lanes", "entries", "clock", "pace", "listeners", "dead_parts"),
 )
 """Keys to delete by hand; workers or `streamfleet audit --repair` build them anew."""

@@ -26,7 +26,10 @@ ONE_AT_A_TIME = {
     "STREAMFLEET_PREFETCH": "0",
     "STREAMFLEET_SIMULATED_SPEED": "0.1",
 }
-ANSWERS = ("result", "letter", "at", "entry", "runs", "workers", "place", "next", "all", "held")
+ANSWERS = (
+    *("result", "letter", "at", "entry", "runs", "workers", "place", "next"),
+    *("turns", "of_tenant", "without_label", "labelled", "all", "held"),
+)
 
 
 class Section:
@@ -152,11 +155,35 @@ def test_one_that_never_came_has_no_place(section: Section, raw: redis.Redis, re
         waits: Fields = {"session": "in a session", "id": f"r-{number}", "body": BODY}
         raw.xadd("{default}:lane:high", waits, id=f"{raw.time()[0] - 60 + number}000-0")
     with worker(redis_url, settings=ONE_AT_A_TIME):
-        eventually_blocking(lambda: raw.zcard("{default}:ready:high") == 29, WITHIN_S, "all but one wait in order")
+        eventually_blocking(lambda: number_waiting(section) == 29, WITHIN_S, "all but one wait in order")
         for request_id in ("never", "r-.", "body", "in a session"):
             told = section.tell(shlex.quote(request_id))
             assert (told["result"], told["letter"], told["runs"], told["place"]) == ("", "", "", ""), request_id
             assert told["entry"].startswith("not in this lane")
+
+
+def test_those_with_a_tenant_are_found_by_it(section: Section, raw: redis.Redis, redis_url: str) -> None:
+    raw.xadd("{default}:lane:high", {"body": BODY})
+    raw.xadd("{default}:lane:high", {"body": BODY, "deadline": str((raw.time()[0] + 600) * 1000)})
+    at, _ = (str(raw.xadd("{default}:lane:high", {"body": BODY, "tenant": "acme"})) for _ in range(2))
+    raw.xgroup_create("{default}:lane:high", "workers", "0")
+    with worker(redis_url, settings=ONE_AT_A_TIME):
+        eventually_blocking(lambda: section.tell()["without_label"] == "1", WITHIN_S, "one runs")
+        told = section.tell()
+        assert (told["without_label"], told["labelled"]) == ("1", "0 0 0 0;2 0 0 0;0 0 0 0;0 0 0 0;")
+        turns = pairs(told["turns"])
+        assert turns.keys() == {"", "acme"}
+        assert all(float(tokens) >= 0 for tokens in turns.values())
+        member, rank = told["of_tenant"].splitlines()
+        ms, sequence = at.split("-")
+        assert member.split() == [f"M{ms}-A{sequence}", str(len(BODY)), "3000"]
+        assert int(rank) == int(ms) + 300_000
+
+
+def number_waiting(section: Section) -> int:
+    told = section.tell()
+    _, high, *_ = told["labelled"].split(";") if told["labelled"] else ("", "")
+    return int(told["without_label"]) + sum(map(int, high.split()))
 
 
 def test_lag_is_no_backlog(raw: redis.Redis, redis_url: str) -> None:

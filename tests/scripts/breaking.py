@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
-from streamfleet.common.broker.types import Completion, Lease
+from streamfleet.common.broker.types import Completion, Home, Lease, Submission
 from streamfleet.common.keys import GROUP
-from streamfleet.common.protocol import Status
+from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.replies import ready_member
 from streamfleet.operator.repair import Inspection, Report
-from tests.scripts.harness import Queue, submission
+from tests.scripts.harness import BODY, Queue, submission
 
 LANE = "high"
 LATER_MS = 100_000
@@ -41,7 +42,7 @@ class Scene:
     def ready(self) -> str:
         return self.queue.keys.ready(LANE)
 
-    async def command(self, *words: object) -> object:
+    async def command(self, *words: object) -> Any:
         return await self.queue.command(*words)
 
     async def enqueue(self, *names: str) -> None:
@@ -49,6 +50,13 @@ class Scene:
         accepted = await self.queue.broker.enqueue([submission(name, reply="me") for name in names])
         for name, answer in zip(names, accepted, strict=True):
             self.entries[name] = answer.entry.partition(":")[2]
+
+    async def add(self, name: str, **labels: str | int) -> None:
+        """A request with more fields, as a client enqueues it."""
+        given = {"body": BODY, "id": name, "reply": "me"} | labels
+        fields = {key: str(value).encode() for key, value in given.items()}
+        (accepted,) = await self.queue.broker.enqueue([Submission(name, Lane.HIGH, fields, "d1", "me")])
+        self.entries[name] = accepted.entry.partition(":")[2]
 
     async def order(self) -> list[str]:
         """Request ids as they stand in the ready set."""
@@ -72,6 +80,39 @@ async def build(queue: Queue) -> Scene:
     await scene.enqueue("handed-out")
     await queue.hand_out(LANE)
     await scene.enqueue("undelivered", "undelivered-too")
+    return scene
+
+
+async def build_labelled(queue: Queue) -> Scene:
+    """One request in each set of what waits, two where a tenant or a home has several; others that run or are delayed.
+
+    The tenants t1 and t2 share the lane; the home 1 is of w1, the home 2 of w2.
+    """
+    now = await queue.broker.now_ms()
+    scene = Scene(queue.at(now), now, {}, None)  # type: ignore[arg-type]
+    queue, later = scene.queue, now + 10 * LATER_MS
+    await scene.add("done", session="s1")
+    (claim,) = (await queue.pull("w1", home=Home("a", 0))).claims
+    await queue.pull("w2", 0, home=Home("a", 0))
+    await finish(queue, "w1", claim.lease)
+    await scene.add("held", tenant="t2")
+    held = await queue.claim()
+    await scene.add("running", tenant="t1")
+    scene.lease = await queue.claim()
+    await scene.add("delayed", tenant="t1")
+    await queue.retry("w1", await queue.claim(), 50_000)
+    await queue.broker.release("w1", [held], gave_way=True, kept={held: ("run", 3)})
+    await scene.add("plain", deadline=later)
+    await scene.add("plain-too")
+    await scene.add("tenant", tenant="t1", deadline=later)
+    await scene.add("tenant-too", tenant="t1")
+    await scene.add("tenants", tenant="t2")
+    await scene.add("home", session="s1", deadline=later)
+    await scene.add("home-too", session="s1")
+    await scene.add("both", tenant="t1", session="s2", deadline=later)
+    await scene.add("both-too", tenant="t2", session="s3")
+    await queue.pull("w1", 0, home=Home("a", 1))
+    await scene.add("undelivered", tenant="t1", session="s2")
     return scene
 
 
@@ -157,6 +198,11 @@ async def also_ready(scene: Scene) -> None:
 
 async def ready_and_delayed(scene: Scene) -> None:
     await scene.command("ZADD", scene.ready, 1, ready_member(scene.entries["delayed"]))
+
+
+async def ready_and_deleted(scene: Scene) -> None:
+    await ready_and_delayed(scene)
+    await scene.command("XDEL", scene.lane, scene.entries["delayed"])
 
 
 async def delayed_and_running(scene: Scene) -> None:
@@ -249,6 +295,7 @@ LOST: dict[str, tuple[set[str], set[str], Break]] = {
     "ready entry deleted": ({"ready_gone", "vanished"}, {"ready"}, xdel("ready")),
     "running entry deleted": ({"pending_gone", "vanished"}, {"running"}, xdel("running")),
     "delayed entry deleted": ({"delayed_gone", "vanished"}, {"delayed"}, xdel("delayed")),
+    "delayed entry made ready, and deleted": ({"ready_gone", "vanished"}, {"delayed"}, ready_and_deleted),
     "handed-out entry deleted": ({"pending_gone", "vanished"}, {"handed-out"}, xdel("handed-out")),
     "undelivered entry deleted": ({"vanished", "miscounted"}, {"undelivered"}, xdel("undelivered")),
     "trimmed": (
@@ -268,3 +315,136 @@ LOST: dict[str, tuple[set[str], set[str], Break]] = {
     ),
 }
 """Breaks that lose bodies: the kinds of findings, whose, and how it is done."""
+
+
+# -- what hands can do to what waits with a label --------------------------------------------------------------
+
+
+def label_set(name: str) -> str:
+    """Name of a set of the scene's lane, without the queue's prefix."""
+    return f"ready:{LANE}:{name}"
+
+
+def in_sets(*changes: tuple[object, ...]) -> Break:
+    """Commands: a verb, the name of a set or a key, and words; of those, ``@<request>`` is the member's beginning."""
+
+    async def spoil(scene: Scene) -> None:
+        base = scene.queue.keys.base
+        for verb, name, *words in changes:
+            key = f"{base}{label_set(str(name)) if str(name)[0] == ':' else name}".replace("::", ":")
+            await scene.command(verb, key, *(_named(scene, word) for word in words))
+
+    return spoil
+
+
+def _named(scene: Scene, word: object) -> object:
+    name, space, rest = str(word)[1:].partition(" ")
+    if str(word)[:1] == "@":
+        return f"{ready_member(scene.entries[name])}{space}{rest}"
+    return f"2|{scene.entries[name]}" if str(word)[:1] == "#" else word
+
+
+MISCOUNTED = "labels_miscounted"
+SIZE = f"{len(BODY)} 16"
+"""Bytes of a body, and the limit that the engine takes, as members of sets have them."""
+
+LABELLED: dict[str, tuple[set[str], Break]] = {
+    "nothing": (set(), lambda scene: scene.command("PING")),
+    "ready deleted": ({"nowhere"}, delete("ready:high")),
+    "of a tenant deleted": ({MISCOUNTED, "nowhere"}, delete(label_set("t:t1"))),
+    "homed of a tenant deleted": ({MISCOUNTED, "ready_label"}, delete(label_set("th:t1"))),
+    "with a tenant of a home deleted": ({"ready_label"}, delete(label_set("ht:2"))),
+    "both deleted": (
+        {MISCOUNTED, "nowhere"},
+        lambda scene: scene.command("DEL", *(f"{scene.ready}:{name}" for name in ("th:t1", "th:t2", "ht:2"))),
+    ),
+    "of a home deleted": ({MISCOUNTED, "nowhere", "first_off"}, delete(label_set("h:1"))),
+    "held deleted": ({MISCOUNTED, "nowhere"}, delete(label_set("held"))),
+    "firsts deleted": ({"first_off"}, delete(label_set("firsts"))),
+    "late deleted": ({"first_off"}, delete(label_set("late"))),
+    "turns deleted": ({"turn_gone"}, delete("turns:high")),
+    "tickets deleted": ({"ready_label"}, delete("tickets")),
+    **{f"{key} deleted": (set(), delete(key)) for key in ("served", "loads", "sessions", "tenants")},
+    "lanes deleted": ({MISCOUNTED, "interrupted_off"}, delete("lanes")),
+    "entries deleted": ({"interrupted_off"}, delete("entries")),
+    "numbers wrong": ({MISCOUNTED}, in_sets(("HSET", "lanes", "labelled", "0 0 0 0;9 1 2 1;0 0 0 0;0 0 0 1;"))),
+    "numbers no numbers": ({MISCOUNTED}, in_sets(("HSET", "lanes", "labelled", "soon"))),
+    "interrupted wrong": ({"interrupted_off"}, in_sets(("HSET", "lanes", "interrupted", 7))),
+    "kept wrong": ({"interrupted_off"}, in_sets(("HSET", "entries", "kept_bytes", "many"))),
+    "of a tenant made ready": ({"ready_label"}, in_sets(("ZADD", "ready:high", 1, "@tenant"))),
+    "of a tenant moved to ready": (
+        {MISCOUNTED, "ready_label"},
+        in_sets(("ZREM", ":t:t1", f"@tenant {SIZE}"), ("ZADD", "ready:high", 1, "@tenant")),
+    ),
+    "plain moved to a tenant": (
+        {MISCOUNTED, "ready_label"},
+        in_sets(("ZREM", "ready:high", "@plain"), ("ZADD", ":t:t1", 1, f"@plain {SIZE}")),
+    ),
+    "moved to another tenant": (
+        {"ready_label", "turn_gone"},
+        in_sets(("ZREM", ":t:t1", f"@tenant {SIZE}"), ("ZADD", ":t:x", 1, f"@tenant {SIZE}")),
+    ),
+    "also of another tenant": (
+        {MISCOUNTED, "ready_label"},
+        in_sets(("ZADD", ":t:t2", 1, f"@tenant {SIZE}")),
+    ),
+    "of a tenant and held": ({MISCOUNTED, "ready_label"}, in_sets(("ZADD", ":held", 1, f"@tenant {SIZE} t1"))),
+    "with another size": (
+        {"ready_label"},
+        in_sets(("ZREM", ":t:t1", f"@tenant {SIZE}"), ("ZADD", ":t:t1", 1, "@tenant 9 9")),
+    ),
+    "moved to another home": (
+        {"ready_label"},
+        in_sets(("ZREM", ":h:1", "@home"), ("ZADD", ":h:2", 1, "@home"), ("ZADD", ":firsts", 1, 2)),
+    ),
+    "ticket deleted": ({"ready_label"}, in_sets(("HDEL", "tickets", "#both"))),
+    "ticket of another home": ({"ready_label"}, in_sets(("HSET", "tickets", "#home", "7 0  "))),
+    "ticket without a set": (
+        {MISCOUNTED, "nowhere"},
+        in_sets(("ZREM", ":th:t1", f"@both {SIZE} 2"), ("ZREM", ":ht:2", f"@both {SIZE} t1")),
+    ),
+    "tickets of others": (
+        {"ticket_gone"},
+        in_sets(("HSET", "tickets", "#plain", "1 0  ", "#running", "1 15 16 t1", "nonsense", "", "2|1-1", "1 0  ")),
+    ),
+    "running made a tenant's": ({MISCOUNTED, "ready_twice"}, in_sets(("ZADD", ":t:t1", 1, f"@running {SIZE}"))),
+    "delayed made a tenant's": ({MISCOUNTED, "ready_twice"}, in_sets(("ZADD", ":t:t1", 1, f"@delayed {SIZE}"))),
+    "undelivered made a home's": (
+        {MISCOUNTED, "ready_twice"},
+        in_sets(
+            ("ZADD", ":th:t1", 1, f"@undelivered {SIZE} 2"),
+            ("ZADD", ":ht:2", 1, f"@undelivered {SIZE} t1"),
+            ("HSET", "tickets", "#undelivered", f"2 {SIZE} t1"),
+        ),
+    ),
+    "held handed out": (
+        {"ready_twice"},
+        lambda scene: scene.command("XCLAIM", scene.lane, GROUP, "w1", 0, scene.entries["held"], "FORCE"),
+    ),
+    "odd members": (
+        {MISCOUNTED, "ready_odd", "first_off"},
+        in_sets(
+            *(("ZADD", name, 1, "nonsense", 2, b"\xff 1 2", 3, "") for name in (":t:t1", ":th:t1", ":ht:2", ":held")),
+            ("ZADD", ":h:1", 1, "nonsense"),
+            ("ZADD", ":firsts", 1, "nonsense", 2, 99),
+        ),
+    ),
+    "late too late": ({"first_off"}, in_sets(("ZADD", ":late", 9e15, "t1"))),
+    "firsts wrong": ({"first_off"}, in_sets(("ZADD", ":firsts", 5, 1))),
+    "of a tenant of another type": ({"wrong_type", MISCOUNTED, "nowhere"}, overwrite(label_set("t:t1"))),
+    "homed of a tenant of another type": ({"wrong_type", MISCOUNTED, "ready_label"}, overwrite(label_set("th:t1"))),
+    "of a home of another type": ({"wrong_type", MISCOUNTED, "nowhere", "first_off"}, overwrite(label_set("h:1"))),
+    "with a tenant of a home of another type": ({"wrong_type", "ready_label"}, overwrite(label_set("ht:2"))),
+    "held of another type": ({"wrong_type", MISCOUNTED, "nowhere"}, overwrite(label_set("held"))),
+    "firsts of another type": ({"wrong_type", "first_off"}, overwrite(label_set("firsts"))),
+    "late of another type": ({"wrong_type", "first_off"}, overwrite(label_set("late"))),
+    "past of another type": ({"wrong_type"}, overwrite(label_set("past"))),
+    "turns of another type": ({"wrong_type", "turn_gone"}, overwrite("turns:high")),
+    "tickets of another type": ({"wrong_type", "ready_label"}, overwrite("tickets")),
+    **{f"{key} of another type": ({"wrong_type"}, overwrite(key)) for key in ("served", "loads", "sessions")},
+    **{
+        f"{name} deleted": ({"ready_gone", "vanished"}, xdel(name))
+        for name in ("tenant", "home", "both", "held", "both-too")
+    },
+}
+"""Breaks of a labelled scene: the kinds of findings, and how it is done."""

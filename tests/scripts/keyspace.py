@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, Keys
+from streamfleet.common.protocol import LANES
 
 Dump = dict[str, Any]
 
@@ -47,6 +49,7 @@ return all
 _ELSEWHERE = ("clock", "dead_parts", "listeners", "pace")
 """Keys that have tests of their own."""
 _EXPIRING = re.compile(r"(result|reply|request|tokens|named|home|ended):|maintain$")
+_WAITING = re.compile(r"ready:(\w+)(?::(?:(t|th|ht|h):(.*)|(held|firsts|late|past)))?(?<!:broken:\d{13})$", re.DOTALL)
 
 
 async def read(connection: Connection, keys: Keys) -> Dump:
@@ -54,13 +57,14 @@ async def read(connection: Connection, keys: Keys) -> Dump:
 
     Lanes: ``entries`` (id to fields), ``undelivered`` (ids), ``pending`` (id to (consumer, deliveries)). Other streams,
     whose ids come from the server's clock: entries alone, as a list; of notifications the id and the status. The wake
-    stream: how many are ``undelivered`` and ``pending``. Sorted sets: (member, score) in order, members of ready sets
-    as stream ids.
+    stream: how many are ``undelivered`` and ``pending``. Sorted sets: (member, score) in order; members of the sets of
+    what waits begin with a stream id.
 
     Raises:
         AssertionError: a key outside the queue; one that should expire and does not, or the other way round; a result
-            that came with its notification and is not the stored one.
+            that came with its notification and is not the stored one; sets of what waits that contradict each other.
     """
+    labelled = None
     dump: Dump = {}
     for raw_key, kind, ttl_ms, value in await connection.command("EVAL", DUMP, 0):
         key = text(raw_key)
@@ -68,9 +72,13 @@ async def read(connection: Connection, keys: Keys) -> Dump:
         name = key.removeprefix(keys.base)
         expires = _EXPIRING.match(name) is not None
         assert (ttl_ms > 0) == expires, f"{name} has a TTL of {ttl_ms} ms"
+        if name == "lanes" and kind == b"hash":
+            labelled = dict(zip(value[::2], value[1::2], strict=True)).get(b"labelled")
         seen = _VALUES[text(kind)](name, value)
         if seen and name not in _ELSEWHERE:
             dump[name] = seen
+    contradictions = waiting_problems(dump, text(labelled or b""))
+    assert not contradictions, contradictions
     return dump | {name: _notifications(dump, name) for name in dump if name.startswith("reply:")}
 
 
@@ -82,10 +90,47 @@ def _notifications(dump: Dump, name: str) -> list[dict[str, str]]:
     return [{"id": told["id"], "status": told["status"]} for told in dump[name]]
 
 
+def waiting_problems(dump: Dump, labelled: str) -> list[str]:
+    """Contradictions between the sets of what waits, the tickets, and the numbers that `lanes` has of them."""
+    number: Counter[tuple[str, str]] = Counter()
+    tickets: dict[str, str] = {}
+    firsts: dict[tuple[str, str], float] = {}
+    shown: dict[tuple[str, str], float] = {}
+    at_home: dict[str, list[Any]] = {"th": [], "ht": []}
+    for key, rows in dump.items():
+        lane, kind, name, _ = match.groups() if (match := _WAITING.match(key)) else ("", "", "", "")
+        kind = match[4] if match and match[4] else kind
+        if not kind:
+            continue
+        number[lane, kind] += len(rows)
+        if kind == "h":
+            firsts[lane, name] = rows[0][1]
+            tickets |= {f"{LANES.index(lane) + 1}|{member}": f"{name} 0  " for member, _ in rows}
+        elif kind == "firsts":
+            shown |= {(lane, home): rank for home, rank in rows}
+        elif kind in at_home:
+            for member, rank in rows:
+                stream_id, size, limit, label = member.split(" ", 3)
+                home, tenant = (label, name) if kind == "th" else (name, label)
+                at_home[kind].append((lane, stream_id, size, limit, home, tenant, rank))
+                tickets[f"{LANES.index(lane) + 1}|{stream_id}"] = f"{home} {size} {limit} {tenant}"
+    known = dump.get("tickets", {})
+    counts = [[number[lane, kind] for kind in ("t", "th", "h", "held")] for lane in LANES]
+    said = "".join(f"{' '.join(map(str, row))};" for row in counts) if any(map(any, counts)) else ""
+    found = [f"lanes says {labelled!r}, and there are {said!r}"] if labelled != said else []
+    if sorted(at_home["th"]) != sorted(at_home["ht"]):
+        found.append(f"of tenants with a home {at_home['th']}, of homes with a tenant {at_home['ht']}")
+    if tickets != known:
+        found.append(f"tickets are {known}, and should be {tickets}")
+    if firsts != shown:
+        found.append(f"firsts are {shown}, and should be {firsts}")
+    return found
+
+
 def beside_tenants(dump: Dump) -> Dump:
     """A dump without what is known of tenants, which has tests of its own."""
-    keys = ("waiting", "served", "tenants", "turns:")
-    return {name: value for name, value in dump.items() if not name.startswith(keys)}
+    keys = re.compile(r"served|tenants|turns:|ready:\w+:(t:|late|past)")
+    return {name: value for name, value in dump.items() if not keys.match(name)}
 
 
 def text(value: bytes) -> str:
@@ -128,7 +173,8 @@ def _stream(name: str, value: Any) -> Any:
 
 
 def _sorted_set(name: str, value: list[bytes]) -> list[tuple[str, float]]:
-    decode = _stream_id if name.startswith("ready:") else text
+    match = _WAITING.match(name)
+    decode = _stream_id if match and match[4] not in ("firsts", "late", "past") else text
     return [(decode(member), float(score)) for member, score in zip(value[::2], value[1::2], strict=True)]
 
 
@@ -143,7 +189,7 @@ def _served(value: list[bytes]) -> dict[str, str]:
     flat = [*value]
     for i in range(0, len(flat), 2):
         if flat[i].startswith(b"t|"):
-            flat[i + 1] = b" ".join(b"%d" % number for number in struct.unpack("<7d", flat[i + 1]))
+            flat[i + 1] = b" ".join(b"%d" % number for number in struct.unpack("<8d", flat[i + 1]))
     return dict(pairs(flat))
 
 
@@ -153,9 +199,9 @@ def _hash(name: str, value: list[bytes]) -> Any:
 
 
 def _stream_id(member: bytes) -> str:
-    match = re.fullmatch(r"[A-Z](\d+)-[A-Z](\d+)", text(member))
-    assert match, f"{member!r} is no member of a ready set"
-    return f"{match[1]}-{match[2]}"
+    match = re.fullmatch(r"[A-Z](\d+)-[A-Z](\d+)( .*)?", text(member), re.DOTALL)
+    assert match, f"{member!r} is no member of a set of what waits"
+    return f"{match[1]}-{match[2]}{match[3] or ''}"
 
 
 _VALUES: dict[str, Callable[[str, Any], Any]] = {

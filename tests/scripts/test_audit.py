@@ -9,6 +9,7 @@ import pytest
 from streamfleet.common.protocol import LANES
 from streamfleet.common.replies import mapping
 from streamfleet.operator.snapshot import take_snapshot
+from tests.scripts.breaking import build_labelled
 from tests.scripts.harness import NOW, Queue
 
 
@@ -47,6 +48,14 @@ async def test_everything_adds_up(queue: Queue) -> None:
     assert (audit.accepted, audit.outstanding, sum(audit.ended.values())) == (7, 5, 2)
     assert audit.problems() == []
     assert audit.line() == "accepted=7 = succeeded=1 + failed=0 + expired=1 + cancelled=0 + dead=0 + outstanding=5"
+
+
+async def test_what_waits_with_a_label_is_ready(queue: Queue) -> None:
+    scene = await build_labelled(queue)
+    audit = await scene.queue.broker.audit()
+    high = audit.lanes[1]
+    assert (high.length, high.ready, high.running, high.undelivered, audit.delayed) == (13, 10, 1, 1, 1)
+    assert audit.problems() == []
 
 
 async def test_too_many_undelivered_entries_are_not_counted_and_no_problem(queue: Queue) -> None:

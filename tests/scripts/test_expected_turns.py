@@ -49,9 +49,30 @@ async def test_requests_that_wait_are_told_by_their_tenants_turns(queue: Queue) 
     await fleet.add("high", 1, tenant="small")
     await fleet.keep_house()
     for tenant in ("small", None):  # who may read entries need not be told
-        assert await waiting(fleet, 101, tenant) == Expected(0, 200, (await told(fleet)).run_ms)
+        assert await waiting(fleet, 101, tenant) == Expected(0, 200, (await told(fleet)).run_ms, rank_ms=FAR + 101)
     assert (await waiting(fleet, 100, "big")).place == 50
     assert (await waiting(fleet, 51, "big")).place == pytest.approx(1, abs=1)
+
+
+async def test_who_comes_back_goes_first_once_an_hour(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    fleet.second = 4_000
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(1, 5)
+    for place in (1, 2):  # the first time, a name without history got no credit
+        await fleet.add("high", 1, tenant="back")
+        await fleet.work(4, 5)
+        assert (await told(fleet, "back", behind=1)).place == place
+
+
+async def test_names_without_history_are_told_that_they_go_one_behind_the_other(queue: Queue) -> None:
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, tenant="big")
+    await fleet.work(2, 5)
+    for number in range(6):
+        await fleet.add("high", 1, tenant=f"new{number}")
+    await fleet.keep_house()
+    assert (await told(fleet, "another")).place == pytest.approx(12, abs=1)
 
 
 async def test_tenants_with_much_alternate_by_their_weights(queue: Queue) -> None:

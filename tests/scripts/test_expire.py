@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Role
 from tests.scripts.harness import BODY_DIGEST, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import beside_tenants, changed
+from tests.scripts.test_affinity import meet, pull
 
 
 async def staged(queue: Queue, **fields: object) -> None:
@@ -206,9 +209,9 @@ async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None
 async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> None:
     queue = queue.with_limits(max_entry_bytes=200_000)
     for number in range(8):
-        await queue.add("high", f"1000-{number}", body="b" * 150_000)
-    await queue.add("high", "1001-0", ttl=PATIENCE + 10)
-    while (await queue.at(1_001).pull("w1", 0)).staged:
+        await queue.add("high", f"{1000 + number}-0", body="b" * 150_000)
+    await queue.add("high", "1008-0", ttl=PATIENCE + 10)
+    while (await queue.at(1_008).pull("w1", 0)).staged:
         pass
     later, ended, calls = queue.at(NOW + PATIENCE).with_limits(patience_ms=5), 0, 0
     seen: ExpiryScan | None = None
@@ -216,6 +219,14 @@ async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> N
         ended, seen = await later.broker.expire(seen)
         calls += 1
     assert (ended, calls) == (1, 5)
+
+
+async def test_a_deadline_behind_many_of_one_rank_is_found(queue: Queue) -> None:
+    for number in range(60):
+        await queue.add("high", f"1000-{number}")
+    await queue.add("high", "1001-0", ttl=PATIENCE + 10)
+    await queue.at(1_001).pull("w1", 0)
+    assert await expired_of(queue.at(NOW + PATIENCE), limit=20) == ["high:1001-0"]
 
 
 async def test_a_clock_that_was_set_back_hides_no_deadline(queue: Queue) -> None:
@@ -262,3 +273,112 @@ async def test_what_was_staged_before_the_clock_was_set_back_counts_from_then(qu
     await queue.at(ahead).pull("w1", 0)
     await queue.broker.rank_anew()
     assert (await queue.dump())["ready:high"] == [(f"{ahead}-0", NOW + 500), (f"{ahead}-1", NOW + PATIENCE)]
+
+
+LABELS = {"tenant": {"tenant": "t1"}, "session": {"session": "first"}, "both": {"tenant": "t1", "session": "first"}}
+"""Labels of requests, by what they have; the session's home is w1."""
+
+
+async def expired_of(queue: Queue, calls: int = 9, **bounds: int) -> list[str]:
+    """Entries that such calls end, each going on where the one before has ended."""
+    seen: ExpiryScan | None = None
+    for _ in range(calls):
+        _, seen = await queue.broker.expire(seen, **bounds)
+        if not seen.more:
+            break
+    return [letter["_entry"] for letter in (await queue.dump()).get("dead", [])]
+
+
+@pytest.mark.parametrize("label", LABELS)
+async def test_a_deadline_behind_others_of_its_label_is_found(queue: Queue, label: str) -> None:
+    queue, labels = queue.at(PATIENCE), LABELS[label]
+    await meet(queue, "w1", "w2")
+    await queue.add("low", "999-0", ttl=PATIENCE + 1, **labels)
+    for number in range(160):
+        await queue.add("low", f"{1000 + number}-0", **labels)
+    await queue.add("low", f"{PATIENCE}-0", ttl=1500, **labels)
+    while (await queue.pull("w1", 0)).staged:
+        pass
+    assert await expired_of(queue.at(PATIENCE + 1499), limit=50) == ["low:999-0"]
+    assert await expired_of(queue.at(PATIENCE + 1500), limit=50) == ["low:999-0", f"low:{PATIENCE}-0"]
+
+
+@pytest.mark.parametrize("label", LABELS)
+async def test_deadlines_of_a_label_and_a_backlog_without_any_hide_nothing_of_each_other(
+    queue: Queue, label: str
+) -> None:
+    queue, labels = queue.at(PATIENCE), LABELS[label]
+    await meet(queue, "w1", "w2")
+    for number in range(100):
+        await queue.add("low", f"{1000 + number}-0")
+        await queue.add("low", f"{1000 + number}-1", **labels)
+        await queue.add("high", f"{1000 + number}-0", ttl=PATIENCE, **labels)
+    await queue.add("low", f"{PATIENCE}-0", ttl=9, **labels)
+    await queue.add("high", f"{PATIENCE}-0", ttl=9)
+    while (await queue.pull("w1", 0)).staged:
+        pass
+    assert (await queue.at(PATIENCE + 9).broker.expire(limit=150, most=1))[0] >= 2
+    ended = {letter["_entry"] for letter in (await queue.dump())["dead"]}
+    assert {f"low:{PATIENCE}-0", f"high:{PATIENCE}-0"} <= ended
+
+
+async def test_what_a_pull_passes_by_after_its_deadline_ends_all_the_same(queue: Queue) -> None:
+    """Its tenant may run no more, and looks for who is nearly late look at later deadlines only."""
+    await queue.command("HSET", queue.keys.tenants, "t1", "1 1")
+    for number in range(3):
+        await queue.add("high", f"{NOW}-{number}", tenant="t1", ttl=(5000, 10, 60_000)[number])
+    await queue.add("high", f"{NOW}-3", tenant="t2", ttl=60_000)
+    (claim,) = (await queue.pull("w1")).claims
+    assert claim.lease.stream_id == f"{NOW}-1"
+    later = queue.at(NOW + 5001)
+    await later.pull("w1")
+    assert [name for name, _ in (await later.dump())["ready:high:past"]] == ["t1"]
+    assert await expired_of(later) == [f"high:{NOW}-0"]
+    assert "ready:high:past" not in await later.dump()
+
+
+async def test_what_is_held_for_its_worker_ends_at_its_deadline(queue: Queue) -> None:
+    lease = await queue.running("high", f"{NOW}-0", ttl=500, tenant="t1")
+    await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("run", 3)})
+    assert "ready:high:held" in await queue.dump()
+    assert await expired_of(queue.at(NOW + 499)) == []
+    assert await expired_of(queue.at(NOW + 500)) == [f"high:{NOW}-0"]
+    assert not [key for key in await queue.dump() if key.startswith("ready:high")]
+
+
+async def test_homes_are_looked_through_one_after_the_other(queue: Queue) -> None:
+    """Each call goes on in the home, and at the rank, at which the one before has ended."""
+    queue = queue.at(PATIENCE)
+    await meet(queue, "w1", "w2", "w3")
+    for number in range(180):
+        await queue.add("low", f"{1000 + number}-0", session=f"s{number % 36}")
+    for session in range(9):
+        await queue.add("low", f"{PATIENCE}-{session}", session=f"s{session}", ttl=4000 + session)
+    while (await pull(queue, "w1", 0)).staged:
+        pass
+    homes = [key for key in await queue.dump() if key.startswith("ready:low:h:")]
+    assert len(homes) == 3
+    later = queue.at(PATIENCE + 5000)
+    assert sorted(await expired_of(later, 99, limit=10, most=2)) == [f"low:{PATIENCE}-{i}" for i in range(9)]
+
+
+async def test_a_set_of_another_type_hides_no_other(queue: Queue) -> None:
+    await queue.add("high", "1000-0", tenant="t1", deadline=NOW + 10)
+    await queue.add("high", "1000-1", tenant="t2", deadline=NOW + 10)
+    await queue.pull(wanted=0)
+    for name in ("held", "firsts", "past", "t:t1"):
+        await queue.command("DEL", f"{queue.keys.ready('high')}:{name}")
+        await queue.command("SET", f"{queue.keys.ready('high')}:{name}", "by hand")
+    assert (await queue.at(NOW + 10).broker.expire())[0] == 1
+
+
+async def test_what_waits_with_a_label_counts_from_then_too(queue: Queue) -> None:
+    await meet(queue, "w1")
+    ahead = NOW + 3_600_000
+    for number, labels in enumerate(LABELS.values()):
+        await queue.add("high", f"{ahead}-{number}", ttl=500, **labels)
+    await queue.at(ahead).pull("w1", 0)
+    await queue.broker.rank_anew()
+    sets = {key: rows for key, rows in (await queue.dump()).items() if key.startswith("ready:high:")}
+    assert {rank for rows in sets.values() for _, rank in rows} == {NOW + 500}
+    assert sorted(await expired_of(queue.at(NOW + 500))) == [f"high:{ahead}-{number}" for number in range(3)]

@@ -14,21 +14,17 @@ from streamfleet.common import scripts
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import Queue
 from tests.scripts.histories.fleet import Fleet
-from tests.scripts.histories.state import EXPECTED
 from tests.scripts.histories.steps import Step, make_history
 from tests.scripts.mutants.affinity import MUTANTS
 from tests.scripts.mutants.mutant import taken_out
 
 LENGTH, PLAYED = 150, 100
 """Steps of a history, and those of them that the tests below have time for."""
-STILL_FAILS = {"limit": 172755531}
-"""By a cause that is expected, a seed whose history shows it."""
 TOO_EARLY = 19
-"""A seed whose history shows the same where scripts leave no request to its home."""
-EARLY = "waits for w[0-9]+, for [0-9]+ ms only"
+"""A seed whose history shows that scripts leave no request to its home."""
 
 
-async def play(url: str, steps: Sequence[Step], excused: Sequence[str] = (*EXPECTED,)) -> None:
+async def play(url: str, steps: Sequence[Step]) -> None:
     """Run a history to its end on an emptied server.
 
     Raises:
@@ -38,7 +34,6 @@ async def play(url: str, steps: Sequence[Step], excused: Sequence[str] = (*EXPEC
         await queue.command("FLUSHALL")
         await queue.broker.ensure_groups()
         fleet = fleet_of(queue, await queue.broker.now_ms(), steps)
-        fleet.excused = set(excused)
         fleet.renewal_drops_deleted = b"redis_version:6." not in await queue.command("INFO", "server")
         await fleet.run(steps)
         await fleet.drain()
@@ -110,18 +105,9 @@ async def test_a_queue_works_without_policies(redis_url: str, left_out: str, mon
     assert played == 5
 
 
-@pytest.mark.parametrize("cause", EXPECTED)
-async def test_a_request_is_still_taken_from_its_home_too_early_for_this_cause(redis_url: str, cause: str) -> None:
-    """Once it is not, take the cause out of `EXPECTED`."""
-    with pytest.raises(AssertionError, match=EARLY):
-        await play(redis_url, make_history(STILL_FAILS[cause], LENGTH), [name for name in EXPECTED if name != cause])
-
-
-async def test_a_request_that_is_taken_from_its_home_too_early_for_another_cause_is_noticed(redis_url: str) -> None:
-    (mutant,) = (
-        each for each in MUTANTS if each.guard.endswith("an idle worker takes what has waited long for another")
-    )
-    with taken_out(mutant), pytest.raises(AssertionError, match=EARLY):
+async def test_a_request_that_is_taken_from_its_home_too_early_is_noticed(redis_url: str) -> None:
+    (mutant,) = (each for each in MUTANTS if each.guard == "affinity: it is left to its home for a whole second")
+    with taken_out(mutant), pytest.raises(AssertionError, match=r"waits for w[0-9]+, for [0-9]+ ms only"):
         await play(redis_url, make_history(TOO_EARLY, LENGTH))
 
 

@@ -269,12 +269,13 @@ async def test_any_worker_takes_it_if_nothing_else_is_ready(queue: Queue) -> Non
     assert sorted(await order(queue, "w2", 2)) == ["1000-0", "1001-0"]
 
 
-async def test_a_bounded_number_is_passed_over(queue: Queue) -> None:
-    leases = [await queue.running("low", f"{1000 + number}-0") for number in range(17)]
+async def test_however_many_are_held_others_go_first(queue: Queue) -> None:
+    leases = [await queue.running("low", f"{1000 + number}-0") for number in range(70)]
     await queue.add("low", "2000-0")
     for lease in leases:
         await hand_back(queue, lease)
-    assert await order(queue, "w2") == ["1016-0"]
+    assert await order(queue, "w2") == ["2000-0"]
+    assert await order(queue, "w1", 2) == ["1000-0", "1001-0"]
 
 
 async def test_it_waits_for_its_worker_for_a_bounded_time(queue: Queue) -> None:

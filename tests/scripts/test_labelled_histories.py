@@ -7,25 +7,19 @@ from itertools import chain
 
 import pytest
 
-from streamfleet.common.protocol import Lane
 from tests.scripts.conftest import open_queue
-from tests.scripts.histories.labelled_books import Request
 from tests.scripts.histories.labelled_fleet import LabelledFleet, make
-from tests.scripts.histories.labelled_state import BEGIN, EXPECTED, HOME_MS, IDLE_MS, TICK_MS
-from tests.scripts.histories.labelled_workers import Worker
 from tests.scripts.histories.steps import Step
 from tests.scripts.mutants.by_history import SEEDS, UNNOTICED, guards
 from tests.scripts.test_histories import tell_shortest
 
 LENGTH, PLAYED = 60, 40
 """Steps of a history, and those of them that `make test` has time for; `make fuzz` plays all."""
-STILL_FAILS = {"home": 11, "dead": 45}
-"""By a cause of idling that is expected, a seed whose history shows it."""
 MENDED = (172755739, 880000004, 880000042, 880000060, 880000287, 880000385, 880000394)
 """Seeds of a listener that dies once it is woken, a raised limit not seen yet, dead workers that are woken."""
 
 
-async def play(url: str, seed: int, steps: Sequence[Step] | None = None, excused: Sequence[str] = (*EXPECTED,)) -> None:
+async def play(url: str, seed: int, steps: Sequence[Step] | None = None) -> None:
     """Run the history of a seed to its end, or some of its steps.
 
     Raises:
@@ -34,7 +28,6 @@ async def play(url: str, seed: int, steps: Sequence[Step] | None = None, excused
     shape, all_steps = make(seed, LENGTH)
     async with open_queue(url) as queue:
         fleet = LabelledFleet(queue, shape)
-        fleet.excused = set(excused)
         await fleet.run(all_steps if steps is None else steps)
 
 
@@ -53,34 +46,6 @@ async def test_nor_on_any_release(any_redis_url: str, seed: int) -> None:
     await tell_shortest(seed, make(seed, LENGTH)[1][:PLAYED], lambda steps: play(any_redis_url, seed, steps))
 
 
-@pytest.mark.parametrize(
-    ("dead", "until", "bound"),
-    [
-        ("w9", BEGIN + 500, HOME_MS),
-        ("w9", BEGIN + 500 - TICK_MS, HOME_MS),
-        ("w9", BEGIN + 499 - TICK_MS, IDLE_MS),
-        ("w8", BEGIN + 500, IDLE_MS),
-    ],
-)
-async def test_a_dead_workers_watch_excuses_until_the_housekeeping_has_seen_its_end(
-    redis_url: str, dead: str, until: int, bound: int
-) -> None:
-    async with open_queue(redis_url) as queue:
-        fleet = LabelledFleet(queue, make(0, LENGTH)[0])
-        fleet.dead[dead] = BEGIN
-        since = BEGIN + 500
-        request = Request(Lane.HIGH, f"{since}-0", "r1", "", "", None, since, 10, None, since)
-        idle = Worker("w1", 2, 0, "start1")
-        assert fleet._bound(request, idle, {"watch": [("w9", until)]}, since) == bound
-
-
 def test_each_guard_has_a_history_or_a_reason() -> None:
     known = [mutant.guard for mutant in guards()]
     assert sorted(known) == sorted([*SEEDS, *chain(*UNNOTICED.values())])
-
-
-@pytest.mark.parametrize("cause", EXPECTED)
-async def test_a_worker_still_idles_beside_work_for_this_cause(redis_url: str, cause: str) -> None:
-    """Once it does not, take the cause out of `EXPECTED`."""
-    with pytest.raises(AssertionError, match="idles beside"):
-        await play(redis_url, STILL_FAILS[cause], excused=[name for name in EXPECTED if name != cause])

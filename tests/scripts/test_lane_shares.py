@@ -179,7 +179,7 @@ async def test_what_is_known_of_tenants_is_forgotten_while_requests_wait_for_the
     assert int(await wide.queue.command("HLEN", wide.queue.keys.arrivals)) <= 3
 
 
-async def test_names_that_the_index_does_not_take_are_one_tenant(queue: Queue) -> None:
+async def test_odd_names_are_one_tenant(queue: Queue) -> None:
     tenants = Tenants(queue)
     await tenants.flood("b", 1)
     assert await tenants.flood("x" * 300, 15) + await tenants.flood("y" * 300, 15) == SHARE
@@ -187,7 +187,7 @@ async def test_names_that_the_index_does_not_take_are_one_tenant(queue: Queue) -
     assert await tenants.enqueue(tenants.request("z" * 300)) == [USED]
 
 
-@pytest.mark.parametrize("name", ["arrivals", "waiting", "served", "ready:high"])
+@pytest.mark.parametrize("name", ["arrivals", "ready:high:t:a", "served", "ready:high", "lanes"])
 async def test_a_key_of_another_type_stops_nobody(queue: Queue, name: str) -> None:
     tenants = Tenants(queue)
     await tenants.queue.command("SET", f"{{q}}:{name}", "by hand")

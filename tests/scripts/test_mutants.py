@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamfleet.cli.demo.server import RedisServer
+from streamfleet.common import scripts
 from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
 from tests.scripts.mutants import (
@@ -65,7 +66,7 @@ Test = Callable[..., Coroutine[Any, Any, None]]
 
 def test_every_mark_has_a_mutant_and_every_mutant_its_mark() -> None:
     packages = [resources.files(f"streamfleet.{name}").joinpath("lua") for name in ("common", "gateway")]
-    folders = [folder for lua in packages for folder in (lua, lua.joinpath("lib"), lua.joinpath("policies"))]
+    folders = [folder for lua in packages for folder in (lua, *map(lua.joinpath, ("lib", *scripts.FOLDERS)))]
     files = [file for each in folders if each.is_dir() for file in each.iterdir() if file.name.endswith(".lua")]
     marks = [mark for file in files for mark in MARK.findall(file.read_text("utf-8"))]
     assert len(marks) == len(set(marks)), "two statements have the same mark"

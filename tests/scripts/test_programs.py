@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from streamfleet.common.broker.types import Claim, Home
@@ -33,11 +34,8 @@ async def taken(queue: Queue, wanted: int = 10) -> Sequence[str]:
 async def ranks(queue: Queue) -> dict[str, int]:
     """Ranks of what waits in lane high, by sequence number, relative to NOW."""
     await queue.pull("w9", 0)
-    row = await queue.command("ZRANGE", queue.keys.ready("high"), 0, -1, "WITHSCORES")
-    return {
-        member.decode().rpartition("-")[2][1:]: int(score) - NOW
-        for member, score in zip(row[::2], row[1::2], strict=True)
-    }
+    sets = [rows for key, rows in (await queue.dump()).items() if re.match(r"ready:high(:t:|$)", key)]
+    return {member.split()[0].rpartition("-")[2]: int(score) - NOW for rows in sets for member, score in rows}
 
 
 async def test_a_later_turn_of_an_older_program_goes_before_a_younger_programs(queue: Queue) -> None:

@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from streamfleet.common.broker.types import Hint, Retry
+from streamfleet.common.broker.types import Hint, Home, Retry
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.keys import GROUP
 from streamfleet.common.protocol import Lane
 from streamfleet.common.replies import ready_member
 from streamfleet.operator.repair import Inspection
-from tests.scripts.breaking import KEPT, LOST, Scene, build, drained, finish, mended
+from tests.scripts.breaking import KEPT, LABELLED, LOST, Scene, build, build_labelled, drained, finish, mended
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, ids, submission
+from tests.scripts.test_affinity import meet
 
 NAMES = ("done", "running", "delayed", "ready", "ready-too", "handed-out", "undelivered", "undelivered-too")
 ALL_DONE = dict.fromkeys(NAMES, "succeeded")
@@ -68,6 +69,26 @@ async def test_what_lost_its_body_is_counted_and_answered(queue: Queue, name: st
     assert await drained(scene) == ALL_DONE | dict.fromkeys(lost, "vanished")
 
 
+@pytest.mark.parametrize("name", LABELLED)
+async def test_what_waits_with_a_label_is_put_in_order(queue: Queue, name: str) -> None:
+    kinds, spoil = LABELLED[name]
+    scene = await build_labelled(queue)
+    before = await queue.dump()
+    await spoil(scene)
+    report = await mended(scene)
+    assert {found.kind for found in report.found} == kinds
+    after = await queue.dump()  # raises where the sets contradict each other
+    assert name != "nothing" or after == before
+    assert {tenant for tenant, tokens in after["turns:high"] if tokens >= 0} == {"", "t1", "t2"}
+    assert await queue.command("HMGET", queue.keys.lane_states, "tenants", "sessions") == [b"1", b"1"]
+    assert await finish(scene.queue, "w1", scene.lease) == [1]
+    lost = {name.partition(" ")[0]} if "vanished" in kinds else set()
+    assert await drained(scene) == dict.fromkeys(scene.entries, "succeeded") | dict.fromkeys(lost, "vanished")
+    left = [key for key in await queue.dump() if key.startswith(("ready:", "tickets")) and "broken" not in key]
+    assert left == []
+    assert await queue.command("HMGET", queue.keys.lane_states, "labelled", "interrupted") == [None, None]
+
+
 @pytest.fixture
 async def newest(redis_url: str) -> AsyncIterator[Queue]:
     """An empty queue on the newest release alone."""
@@ -75,15 +96,53 @@ async def newest(redis_url: str) -> AsyncIterator[Queue]:
         yield opened
 
 
-@pytest.mark.parametrize("name", [*KEPT, *LOST])
+async def test_a_set_of_another_type_stops_workers_until_it_is_mended(queue: Queue) -> None:
+    queue.connection._patience_s = 0
+    scene = await build_labelled(queue)
+    await scene.command("DEL", f"{scene.ready}:t:t1")
+    await scene.command("SET", f"{scene.ready}:t:t1", "by hand")
+    await scene.add("later", tenant="t1")
+    assert await refused(lambda: scene.queue.pull("w2", 4))
+    await mended(scene)
+    assert await finish(scene.queue, "w1", scene.lease) == [1]
+    assert await drained(scene) == dict.fromkeys(scene.entries, "succeeded")
+
+
+NAMES_OF_TENANTS = ("ä ö", "t:t1", ":held", "15 16 2", "th:x:broken:12", " ", "other", "~", "*", "x" * 256)
+
+
+async def test_tenants_are_named_by_anybody(queue: Queue) -> None:
+    """Names stand in keys and members."""
+    await meet(queue, "w1")
+    scene = Scene(queue, NOW, {}, None)  # type: ignore[arg-type]
+    for number, tenant in enumerate(NAMES_OF_TENANTS):
+        await queue.add("high", f"1000-{number}", tenant=tenant, **({"session": "s"} if number % 2 else {}))
+    await queue.pull("w1", 0, home=Home("a", 0))
+    before = await queue.dump()
+    assert sum(key.startswith("ready:high:th:") for key in before) == len(NAMES_OF_TENANTS) // 2
+    assert (await mended(scene)).found == []
+    assert await queue.dump() == before
+    await queue.command("DEL", queue.keys.turns("high"), queue.keys.tickets, queue.keys.lane_states)
+    await mended(scene)
+    assert len((await queue.pull("w1", 64, home=Home("a", 0))).claims) == len(NAMES_OF_TENANTS)
+
+
+LOOKED_AT = KEPT | LOST | {f"labelled, {name}": found for name, found in LABELLED.items()}
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
 async def test_looking_changes_nothing_and_says_what_a_repair_would_find(newest: Queue, name: str) -> None:
-    kinds, *_, spoil = (KEPT | LOST)[name]
-    scene = await build(newest)
+    kinds, *_, spoil = LOOKED_AT[name]
+    scene = await (build_labelled if name.startswith("labelled") else build)(newest)
     await spoil(scene)
     before = await raw_dump(scene)
     report = await Inspection(scene.queue.broker, mend=False).run()
     assert await raw_dump(scene) == before
     found = {found.kind for found in report.found}
+    if "ready_label" in kinds:
+        kinds = kinds | {"nowhere"}
+    if kinds & {"ready_label", "nowhere"}:
+        kinds = kinds | {"ticket_gone"}
     assert found <= kinds | {"ready_gone", "delayed_gone", "pending_gone", "tries_gone", "vanished"}
     assert bool(report.problems) == bool(kinds) or name == "undelivered entry deleted"
 

@@ -6,10 +6,11 @@ import asyncio
 import random
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import Lease
+from streamfleet.common.broker.types import Home, Lease
 from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.common.replies import ready_member
 from streamfleet.operator.repair import Inspection
@@ -21,8 +22,9 @@ LENGTH = 80
 WORKERS = ("w1", "w2", "w3")
 SHARED = (
     *("ready:high", "delayed", "tries", "counts", "lanes", "entries", "clock", "wake", "bench", "watch", "workers"),
-    *("cancels", "dead"),
+    *("cancels", "dead", "tickets", "turns:high", "served", "sessions", "loads"),
 )
+LABELS = [{}, {"tenant": "t1"}, {"tenant": "t2"}, {"session": "s1"}, {"tenant": "t1", "session": "s2"}]
 STEPS = {
     "enqueue": 6,
     "pull": 8,
@@ -41,9 +43,17 @@ STEPS = {
 
 
 class Story:
-    """A queue, what its workers believe to hold, and which bodies hands have deleted."""
+    """A queue, what its workers believe to hold, and which bodies hands have deleted.
 
-    def __init__(self, queue: Queue, now: int, seed: int) -> None:
+    Args:
+        queue: the queue, empty.
+        now: its clock, epoch ms.
+        seed: of what happens.
+        labelled: some requests have tenants and sessions.
+    """
+
+    def __init__(self, queue: Queue, now: int, seed: int, labelled: bool) -> None:
+        self.labelled = labelled
         self.scene = Scene(queue.at(now), now, {}, None)  # type: ignore[arg-type]
         self.random = random.Random(seed)
         self.leases: list[tuple[str, Lease]] = []
@@ -73,11 +83,17 @@ class Story:
     async def _enqueue(self) -> None:
         names = [f"r{self.made + number}" for number in range(self.random.randint(1, 4))]
         self.made += len(names)
-        await self.scene.enqueue(*names)
+        labels = self.random.choice(LABELS) if self.labelled else {}
+        if labels:
+            for name in names:
+                await self.scene.add(name, **labels)
+        else:
+            await self.scene.enqueue(*names)
 
     async def _pull(self) -> None:
         worker = self.random.choice(WORKERS)
-        pulled = await self.queue.pull(worker, self.random.randint(1, 3))
+        home = Home("a", 0) if self.labelled else None
+        pulled = await self.queue.pull(worker, self.random.randint(1, 3), home=home)
         self.leases += [(worker, claim.lease) for claim in pulled.claims]
 
     async def _finish(self) -> None:
@@ -90,7 +106,8 @@ class Story:
 
     async def _release(self) -> None:
         if held := self._some():
-            await self.queue.broker.release(held[0], [held[1]])
+            given_way: dict[str, Any] = {"gave_way": True, "kept": {held[1]: ("run", 3)}} if self.labelled else {}
+            await self.queue.broker.release(held[0], [held[1]], **given_way)
 
     async def _stage(self) -> None:
         await self.queue.pull("w1", 0, stage_entries=self.random.choice([1, 4, 256]))
@@ -111,6 +128,9 @@ class Story:
         """By hand. What no script can work with is mended at once: until then nobody could go on."""
         scene, keys = self.scene, self.queue.keys
         if not scene.entries:
+            return
+        if self.labelled and self.random.random() < 0.5:
+            await self._break_labelled()
             return
         kind = self.random.randrange(8)
         some = scene.entries[self.random.choice(list(scene.entries))]
@@ -134,6 +154,30 @@ class Story:
             await scene.command("SET", key, "by hand")
             await self._mend()
 
+    async def _break_labelled(self) -> None:
+        scene, keys = self.scene, self.queue.keys
+        sets = sorted(await scene.command("KEYS", f"{scene.ready}:*"))
+        sets = [key for key in sets if b":broken:" not in key]
+        kind = self.random.randrange(6)
+        if kind == 0:
+            await scene.command("HDEL", keys.tickets, *(await scene.command("HRANDFIELD", keys.tickets, 2) or ["none"]))
+        elif kind == 1:
+            await scene.command("HSET", keys.lane_states, "labelled", f"0 0 0 0;{self.random.randrange(9)} 1 1 0;")
+        if kind < 2 or not sets:
+            return
+        key = self.random.choice(sets)
+        member = (await scene.command("ZRANDMEMBER", key)) or b"none"
+        if kind == 2:
+            await scene.command("DEL", key)
+        elif kind == 3:
+            await scene.command("ZREM", key, member)
+        elif kind == 4:
+            await scene.command("ZADD", self.random.choice(sets), scene.now, member)
+        else:
+            await scene.command("DEL", key)
+            await scene.command("SET", key, "by hand")
+            await self._mend()
+
     async def _spoil_group(self) -> None:
         lane = self.scene.lane
         await self.queue.broker.ensure_groups()
@@ -151,9 +195,9 @@ class Story:
         if not scene.entries:
             return
         if self.random.random() < 0.9:
-            name = self.random.choice(list(scene.entries))
-            await scene.command("XDEL", lane, scene.entries[name])
-            self.deleted.add(name)
+            gone = scene.entries[self.random.choice(list(scene.entries))]
+            await scene.command("XDEL", lane, gone)
+            self.deleted |= {name for name, stream_id in scene.entries.items() if stream_id == gone}
             return
         self.deleted |= set(scene.entries)
         await scene.command(*self.random.choice([("XTRIM", lane, "MAXLEN", 2), ("DEL", lane)]))
@@ -165,7 +209,7 @@ class Story:
         await mended(self.scene)
 
 
-async def play(url: str, seed: int) -> None:
+async def play(url: str, seed: int, labelled: bool = False) -> None:
     """One history on an emptied server.
 
     Raises:
@@ -174,7 +218,7 @@ async def play(url: str, seed: int) -> None:
     async with open_queue(url) as queue:
         await queue.command("FLUSHALL")
         await queue.broker.ensure_groups()
-        await Story(queue, await queue.broker.now_ms(), seed).play()
+        await Story(queue, await queue.broker.now_ms(), seed, labelled).play()
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -182,14 +226,19 @@ async def test_whatever_hands_do_it_can_be_mended(redis_url: str, seed: int) -> 
     await play(redis_url, seed)
 
 
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_and_where_requests_have_labels(redis_url: str, seed: int) -> None:
+    await play(redis_url, seed, labelled=True)
+
+
 @pytest.mark.parametrize("seed", range(30, 33))
 async def test_and_on_any_release(any_redis_url: str, seed: int) -> None:
     await play(any_redis_url, seed)
 
 
-if __name__ == "__main__":  # python -m tests.scripts.test_repair_histories URL FIRST LAST
+if __name__ == "__main__":  # python -m tests.scripts.test_repair_histories URL FIRST LAST [labelled]
     for number in range(int(sys.argv[2]), int(sys.argv[3])):
         try:
-            asyncio.run(play(sys.argv[1], number))
+            asyncio.run(play(sys.argv[1], number, labelled=len(sys.argv) > 4))
         except Exception as error:
             raise SystemExit(f"seed {number}: {type(error).__name__}: {error}") from error

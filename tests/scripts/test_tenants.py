@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from typing import Any
 
 import pytest
@@ -33,10 +34,23 @@ async def turns(queue: Queue) -> dict[str, float]:
     return dict((await queue.dump()).get("turns:high", []))
 
 
+async def known(queue: Queue, *tenants: str) -> None:
+    """These tenants have history, and got no credit in the last hour."""
+    for tenant in tenants:
+        words = struct.pack("<8d", 0, 1, 0, 0, 0, 0, NOW, -HOUR_MS)
+        await queue.command("HSET", queue.keys.served, f"t|{tenant}", words)
+
+
 def record(dump: Dump, tenant: str) -> dict[str, int]:
     names = ("running", "requests", "charged", "tokens", "lost", "missed")
     words = dump["served"][f"t|{tenant}"].split()
     return {name: int(word) for name, word in zip(names, words, strict=False) if word != "0"}
+
+
+def charge(dump: Dump, stream_id: str = "1000-0") -> list[int]:
+    """Tokens that a request in lane high is charged: prompt and output of its run, and what earlier runs generated."""
+    prompt, output, _, kept, _ = dump["served"][f"c|2|{stream_id}"].split(" ", 4)
+    return [int(prompt), int(output), int(kept)]
 
 
 async def end(queue: Queue, lease: Lease, prompt: int, output: int, **values: str) -> None:
@@ -45,6 +59,7 @@ async def end(queue: Queue, lease: Lease, prompt: int, output: int, **values: st
 
 
 async def test_a_small_tenant_goes_before_a_flood(queue: Queue) -> None:
+    await known(queue, "small")
     await flood(queue, "big", 20)
     await queue.pull(wanted=4)
     await queue.add("high", "5000-0", tenant="small", deadline=FAR + 10**6)
@@ -72,6 +87,20 @@ async def test_a_tenant_takes_its_own_in_order_of_deadline(queue: Queue) -> None
     assert ids((await queue.pull(wanted=2)).claims) == ["1001-0", "1000-0"]
 
 
+async def test_each_tenant_has_a_set_of_what_waits_and_nothing_is_left_of_it(queue: Queue) -> None:
+    await queue.add("high", "1000-0", tenant="a", deadline=FAR, body=asking(100))
+    await queue.add("high", "1001-0", tenant="b", deadline=FAR + 1)
+    await queue.add("high", "1002-0", deadline=FAR + 2)
+    await queue.pull(wanted=0)
+    dump = await queue.dump()
+    assert dump["ready:high:t:a"] == [(f"1000-0 {len(asking(100))} 100", FAR)]
+    assert [dump["ready:high:t:b"], dump["ready:high"]] == [[("1001-0 15 16", FAR + 1)], [("1002-0", FAR + 2)]]
+    assert (await queue.pull(wanted=0)).ready == 3
+    assert len((await queue.pull(wanted=3)).claims) == 3
+    assert not [key for key in await queue.dump() if key.startswith("ready:")]
+    assert not await queue.command("HEXISTS", queue.keys.lane_states, "labelled")
+
+
 async def test_without_tenants_nothing_of_them_is_there(queue: Queue) -> None:
     await flood(queue, "", 3)
     lease = await queue.claim()
@@ -83,54 +112,88 @@ async def test_what_was_ready_before_tenants_came_is_one_tenants(queue: Queue) -
     await flood(queue, "", 40)
     await queue.pull(wanted=0)
     await flood(queue, "a", 40, first=2000)
-    taken = ids((await queue.pull(wanted=20)).claims)
-    assert sum(stream_id < "2000" for stream_id in taken) == 10
+    taken = [ids((await queue.pull()).claims)[0] for _ in range(20)]
     assert sorted(taken)[:10] == [f"{1000 + i}-0" for i in range(10)]
+    assert await turns(queue) == {"": 10 * 109, "a": 10 * 109}
 
 
-async def test_who_comes_back_starts_at_the_level_of_the_lowest_that_waits(queue: Queue) -> None:
+async def test_what_has_no_tenant_costs_the_usual_until_its_body_is_read(queue: Queue) -> None:
+    await flood(queue, "", 4)
+    await flood(queue, "a", 4, first=2000)
+    assert ids((await queue.pull(wanted=4)).claims) == ["1000-0", "2000-0", "2001-0", "2002-0"]
+    dump = await queue.dump()
+    assert (charge(dump), dict(dump["turns:high"])[""]) == ([9, 100, 0], 109)
+    assert float(dump["served"]["usual"]) == 256 + (109 - 256) / 8
+
+
+async def test_who_comes_back_starts_a_request_below_the_lowest_that_waits(queue: Queue) -> None:
+    await known(queue, "back")
     await flood(queue, "a", 20)
     await queue.pull(wanted=8)
     before = (await turns(queue))["a"]
-    await flood(queue, "new", 10, first=2000)
+    await flood(queue, "back", 10, first=2000)
     await queue.pull(wanted=0)
-    assert (await turns(queue))["new"] == pytest.approx(before - 109)
+    assert (await turns(queue))["back"] == pytest.approx(before - 109)
 
 
 async def test_many_that_come_at_once_get_the_credit_of_one_request_each(queue: Queue) -> None:
+    names = [f"back{i}" for i in range(6)]
+    await known(queue, *names)
     await flood(queue, "a", 20)
     await queue.pull(wanted=8)
     reached = (await turns(queue))["a"] - 109
-    for i in range(6):
-        await queue.add("high", f"{2000 + i}-0", tenant=f"new{i}", deadline=FAR, body=asking(100))
+    for i, name in enumerate(names):
+        await queue.add("high", f"{2000 + i}-0", tenant=name, deadline=FAR, body=asking(100))
     await queue.pull(wanted=0)
     assert min((await turns(queue)).values()) == pytest.approx(reached - 109)
 
 
-async def test_a_tenant_that_sends_little_goes_first_each_time(queue: Queue) -> None:
+async def test_a_tenant_that_sends_little_gets_its_credit_once_an_hour(queue: Queue) -> None:
+    await known(queue, "small")
     await flood(queue, "a", 30)
     await queue.pull(wanted=3)
-    for i in range(5):
+    below = []
+    for i, now_ms in enumerate((NOW, NOW + HOUR_MS - 1, NOW + HOUR_MS)):
+        level = (await turns(queue))["a"]
         await queue.add("high", f"{3000 + i}-0", tenant="small", deadline=FAR, body=asking(100))
-        assert ids((await queue.pull(wanted=1)).claims) == [f"{3000 + i}-0"]
-        assert len(ids((await queue.pull(wanted=1)).claims)) == 1
+        await queue.at(now_ms).pull(wanted=0)
+        below.append(level - (await turns(queue))["small"])
+        while (await turns(queue))["small"] >= 0:
+            await queue.at(now_ms).pull()
+        await queue.at(now_ms).pull()
+    assert below == [109, 0, 109]
 
 
-async def test_what_is_not_ready_is_neither_taken_nor_charged(queue: Queue) -> None:
-    """Somebody changes the ready set by hand, and leaves the index alone."""
-    await flood(queue, "a", 4)
+async def test_names_without_history_start_one_behind_the_other(queue: Queue) -> None:
+    await known(queue, "b")
+    await flood(queue, "a", 20)
+    await end(queue, (await queue.pull(wanted=4)).claims[0].lease, 9, 100)
+    await flood(queue, "b", 20, first=2000)
+    for i in range(4):
+        await queue.add("high", f"{3000 + i}-0", tenant=f"new{i}", deadline=FAR, body=asking(100))
     await queue.pull(wanted=0)
-    await queue.command("ZPOPMIN", queue.keys.ready("high"), 2)
-    assert ids((await queue.pull(wanted=1)).claims) == ["1002-0"]
-    assert record(await queue.dump(), "a") == {"running": 1, "charged": 109}
-    assert await turns(queue) == {"a": 109}
+    found = await turns(queue)
+    assert (found["a"], found["b"]) == (4 * 109, 3 * 109)
+    assert [found[f"new{i}"] for i in range(4)] == [3 * 109 + i * 109 / 2 for i in range(4)]
+
+
+async def test_names_that_are_made_up_get_as_much_as_the_known_together(queue: Queue) -> None:
+    await known(queue, "a", "b")
+    await flood(queue, "a", 50)
+    await flood(queue, "b", 50, first=2000)
+    for i in range(1000):
+        await queue.add("high", f"{3000 + i}-0", tenant=f"new{i}", deadline=FAR, body=asking(100))
+    taken = [row for _ in range(10) for row in ids((await queue.pull(wanted=10)).claims)]
+    assert [sum(row.startswith(first) for row in taken) for first in "123"] == [25, 25, 50]
 
 
 async def test_a_charge_is_settled_by_what_was_used(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
-    charged = record(await queue.dump(), "a")
-    assert charged == {"running": 1, "charged": 109}
+    dump = await queue.dump()
+    assert (charge(dump), record(dump, "a")) == ([9, 100, 0], {}), "a record has what has ended"
+    assert await turns(queue) == {"a": -1 - 109}
     await end(queue, lease, 5, 20)
+    assert await turns(queue) == {"a": -1 - 25}
     dump = await queue.dump()
     assert record(dump, "a") == {"requests": 1, "charged": 25, "tokens": 25}
     assert not [field for field in dump["served"] if field.startswith("c|")]
@@ -172,7 +235,7 @@ async def test_a_cancelled_run_that_nobody_counted_is_not_free(queue: Queue) -> 
 
 async def test_an_answer_that_nobody_counted_is_charged_for_its_time_in_the_engine(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(9_000))
-    assert record(await queue.dump(), "a") == {"running": 1, "charged": 9 + 256}
+    assert charge(await queue.dump()) == [9, 256, 0]
     await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {"waited_ms": "1.0"}, "", "", 7_000.0)])
     assert record(await queue.dump(), "a") == {"requests": 1, "charged": 7_009, "tokens": 7_009}
 
@@ -209,20 +272,30 @@ async def test_each_attempt_is_charged_and_the_one_that_is_answered_too(queue: Q
 async def test_lengths_are_learnt_by_tenant_and_asked_limit(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await end(queue, lease, 4, 10)
-    await queue.running("high", "1001-0", tenant="a", deadline=FAR, body=asking(100))
-    assert record(await queue.dump(), "a")["charged"] == 14 + 14
-    await queue.running("high", "1002-0", tenant="a", deadline=FAR, body=asking(7))
-    assert record(await queue.dump(), "a")["charged"] == 14 + 14 + 8 + 7
+    for number, (tenant, limit) in enumerate((("a", 100), ("a", 7), ("b", 100)), 1):
+        await queue.running("high", f"100{number}-0", tenant=tenant, deadline=FAR, body=asking(limit))
+    dump = await queue.dump()
+    assert [charge(dump, f"100{number}-0") for number in (1, 2, 3)] == [[4, 10, 0], [8, 7, 0], [9, 100, 0]]
 
 
 async def test_lengths_of_one_limit_are_not_taken_for_those_of_another(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.served, "l|a", ";9 13 3 0.1;18 13 5 0.1;13 4 7 0.1;none 13 9 0.1")
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
-    assert record(await queue.dump(), "a")["charged"] == 7 + 4
+    assert charge(await queue.dump()) == [4, 7, 0]
     await end(queue, lease, 4, 7)
     assert (await queue.dump())["served"]["l|a"].startswith(";9 13 3 0.1;18 13 5 0.1;none 13 9 0.1;13 5 7 ")
     await queue.running("high", "1001-0", tenant="a", deadline=FAR, body=asking(2))
-    assert record(await queue.dump(), "a")["charged"] == 11 + 8 + 2, "class 3 is not 13"
+    assert charge(await queue.dump(), "1001-0") == [8, 2, 0], "class 3 is not 13"
+
+
+async def test_a_limit_that_was_exceeded_bounds_no_output(queue: Queue) -> None:
+    """An engine may not keep to it: then the mean of its class counts."""
+    await queue.command("HSET", queue.keys.served, "l|a", ";13 4 200 0.25")
+    for stream_id, output, expected in (("1000-0", 100, 100), ("1001-0", 110, 100), ("1002-0", 90, 168)):
+        lease = await queue.running("high", stream_id, tenant="a", deadline=FAR, body=asking(100))
+        assert charge(await queue.dump(), stream_id)[1] == expected
+        await end(queue, lease, 9, output)
+    assert (await queue.dump())["served"]["l|a"].endswith(" x")
 
 
 async def test_what_was_generated_stays_charged_and_the_rest_is_refunded(queue: Queue) -> None:
@@ -230,7 +303,8 @@ async def test_what_was_generated_stays_charged_and_the_rest_is_refunded(queue: 
     await queue.broker.release("w1", [lease], generated={lease: 30})
     assert record(await queue.dump(), "a") == {"charged": 30}
     again = await queue.claim()
-    assert record(await queue.dump(), "a") == {"running": 1, "charged": 139}
+    assert charge(await queue.dump()) == [9, 100, 30]
+    assert await turns(queue) == {"a": -1 - 139}
     await end(queue, again, 9, 100, resumed_tokens="30")
     assert record(await queue.dump(), "a") == {"requests": 1, "charged": 109, "tokens": 109}
 
@@ -246,7 +320,7 @@ async def test_a_renewal_leaves_the_charge_of_a_deleted_entry_to_the_upkeep(queu
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
     await queue.broker.renew("w1", [lease])
-    assert record(await queue.dump(), "a") == {"running": 1, "charged": 109}
+    assert charge(await queue.dump()) == [9, 100, 0]
     if b"redis_version:6." in await queue.command("INFO", "server"):
         await queue.broker.release("w1", [lease])  # the renewal went on as if it were there
     await queue.broker.tidy_tenants()
@@ -278,7 +352,8 @@ async def test_a_charge_that_nobody_settled_is_given_back_at_the_next_pick(queue
     await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await make_group_anew(queue)
     await queue.claim()
-    assert record(await queue.dump(), "a") == {"running": 1, "charged": 109}
+    dump = await queue.dump()
+    assert (charge(dump), record(dump, "a"), await turns(queue)) == ([9, 100, 0], {}, {"a": -1 - 109})
 
 
 async def make_group_anew(queue: Queue) -> None:
@@ -291,7 +366,7 @@ async def test_as_many_of_a_tenant_run_as_it_may(queue: Queue) -> None:
     await flood(queue, "a", 5)
     pulled = await queue.pull(wanted=4, watching=True)
     assert ids(pulled.claims) == ["1000-0", "1001-0"]
-    assert pulled.role != 0, "it would pull again and again"
+    assert (pulled.role != 0, pulled.ready) == (True, 0), "it would pull again and again"
     await queue.add("high", "2000-0", tenant="a", deadline=FAR)
     await queue.pull(wanted=0)
     assert (await turns(queue))["a"] < 0
@@ -306,10 +381,25 @@ async def test_who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead(queue
     await flood(queue, "a", 3)
     await queue.add("high", "2000-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     await queue.pull(wanted=0)
-    await queue.command("ZADD", queue.keys.turns("high"), 0, "a", 300, "b")
+    await queue.command("ZADD", queue.keys.turns("high"), 0, "a", 6 * 109, "b")
     assert ids((await queue.pull()).claims) == ["2000-0"]
     await queue.add("high", "2001-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     assert ids((await queue.pull()).claims) == ["1000-0"]
+
+
+async def test_what_goes_out_of_turn_does_not_raise_the_level(queue: Queue) -> None:
+    await known(queue, "back")
+    await flood(queue, "a", 1)
+    await queue.add("high", "2000-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
+    await queue.add("high", "2001-0", tenant="b", deadline=FAR, body=asking(100))
+    await queue.pull(wanted=0)
+    await queue.command("ZADD", queue.keys.turns("high"), 200, "a", 600, "b")
+    assert ids((await queue.pull()).claims) == ["2000-0"]
+    await queue.broker.cancel("high:1000-0")
+    await queue.broker.cancel("high:2001-0")
+    await flood(queue, "back", 1, first=3000)
+    await queue.pull(wanted=0)
+    assert (await turns(queue))["back"] == 0
 
 
 async def test_the_number_of_tenants_is_bounded(queue: Queue) -> None:
@@ -322,40 +412,13 @@ async def test_the_number_of_tenants_is_bounded(queue: Queue) -> None:
     assert set(await turns(queue)) == {"other", "set"}
 
 
-async def test_a_cancelled_or_expired_request_leaves_the_index(queue: Queue) -> None:
+async def test_a_cancelled_or_expired_request_leaves_its_tenants_set(queue: Queue) -> None:
     await queue.add("high", "1000-0", tenant="a", deadline=NOW + 10)
     await queue.add("high", "1001-0", tenant="b", deadline=FAR)
     await queue.pull(wanted=0)
     assert (await queue.at(NOW + 20).broker.expire())[0] == 1
     await queue.broker.cancel("high:1001-0")
-    assert "waiting" not in await queue.dump()
-
-
-async def test_what_stands_in_no_index_is_taken_too(queue: Queue) -> None:
-    await flood(queue, "a", 4)
-    await queue.pull(wanted=0)
-    await queue.command("DEL", queue.keys.waiting)
-    assert len((await queue.pull(wanted=3)).claims) == 3
-
-
-async def test_what_was_taken_out_of_the_index_takes_turns_again(queue: Queue) -> None:
-    await flood(queue, "a", 5)
-    await queue.pull(wanted=1)
-    await queue.command("ZREMRANGEBYRANK", queue.keys.waiting, 1, 2)
-    await queue.broker.tidy_tenants()
-    assert len((await queue.pull(wanted=4)).claims) == 4
-
-
-async def test_nothing_is_left_of_an_index_whose_ready_set_was_deleted(queue: Queue) -> None:
-    await flood(queue, "", 60)
-    await queue.pull(wanted=0)
-    await flood(queue, "a", 3, first=2000)
-    await queue.pull(wanted=0)
-    await queue.command("DEL", queue.keys.ready("high"))
-    await queue.broker.tidy_tenants()
-    dump = await queue.dump()
-    assert "walk|2" not in dump["served"]
-    assert "waiting" not in dump
+    assert not [key for key in await queue.dump() if key.startswith("ready:")]
     assert max((await turns(queue)).values()) < 0
 
 
@@ -416,7 +479,7 @@ async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue
 
 
 async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
-    for number, key in enumerate((queue.keys.waiting, queue.keys.turns("high"), queue.keys.served)):
+    for number, key in enumerate((queue.keys.tickets, queue.keys.turns("high"), queue.keys.served)):
         await queue.command("SET", key, "by hand")
         lease = await queue.running("high", f"{1000 + number}-0", tenant="a", deadline=FAR)
         assert await queue.complete("w1", lease) == [1]
@@ -425,8 +488,12 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
 
 
 async def test_the_audit_adds_up_tokens(queue: Queue) -> None:
+    await queue.broker.set_tenant("a", TenantRule(1, 9))
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
-    assert (await queue.broker.audit()).problems() == []
+    await queue.broker.release("w1", [lease], generated={lease: 30})
+    await queue.pull()
+    audit = await queue.broker.audit()
+    assert (audit.problems(), audit.tenants["a"].running, audit.tenants["a"].kept) == ([], 1, 30)
     await queue.command("HDEL", queue.keys.served, f"c|2|{lease.stream_id}")
     assert len((await queue.broker.audit()).problems()) == 2
 
@@ -440,12 +507,22 @@ async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> Non
     assert len((await queue.pull(wanted=3)).claims) == 2
 
 
-async def test_a_limit_that_is_set_while_requests_run_counts_within_seconds(queue: Queue) -> None:
+async def test_a_limit_counts_what_began_since_it_was_set(queue: Queue) -> None:
     await flood(queue, "a", 5)
     await queue.pull(wanted=1)
     await queue.broker.set_tenant("a", TenantRule(1, 2))
     await queue.broker.tidy_tenants()
-    assert len((await queue.pull(wanted=3)).claims) == 1
+    assert len((await queue.pull(wanted=3)).claims) == 2
+    assert record(await queue.dump(), "a") == {"running": 2}
+
+
+async def test_a_tenant_at_its_limit_takes_nothing_of_another_lane(queue: Queue) -> None:
+    await queue.broker.set_tenant("a", TenantRule(1, 1))
+    for lane in ("high", "low"):
+        await queue.add(lane, "1000-0", tenant="a", deadline=FAR)
+        await queue.add(lane, "1001-0", tenant="b", deadline=FAR)
+    taken = [claim.fields[b"tenant"] for claim in (await queue.pull(wanted=4)).claims]
+    assert sorted(taken) == [b"a", b"b", b"b"]
 
 
 async def test_of_what_is_set_of_a_tenant_the_newest_counts(queue: Queue) -> None:

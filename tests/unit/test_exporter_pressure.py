@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
+from streamfleet.operator.broker.audit import PLACES, Audit, LaneAudit, Ranked, Sample, places
 from streamfleet.operator.exporter.view import pressure_s
-from streamfleet.operator.snapshot import PLACES, LaneView, lane_views, places
+from streamfleet.operator.snapshot import LaneView, lane_views
 
 NOW = 1_790_000_000_000
 PATIENCE_MS = 300_000

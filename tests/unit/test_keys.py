@@ -23,7 +23,7 @@ SHARED = [
     "cancels",
     "workers",
 ]
-SHARED += ["dead_parts", "waiting", "served", "tenants", "homes", "sessions", "loads"]
+SHARED += ["dead_parts", "tickets", "served", "tenants", "sessions", "loads"]
 FIXED = [*SHARED, "maintain", "cancel_requests", "clock", "pace", "listeners"]
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
 
@@ -58,7 +58,7 @@ def test_the_shared_keys_are_those_that_the_scripts_count_on() -> None:
     expected = [*keys.lanes, *map(keys.ready, LANES), *map(keys.turns, LANES)]
     expected += [getattr(keys, name) for name in SHARED]
     assert keys.shared() == expected
-    assert len(set(keys.shared())) == 30
+    assert len(set(keys.shared())) == 29
 
 
 @given(names, names)
@@ -69,7 +69,7 @@ def test_every_key_of_a_request_has_the_queues_hash_tag(request_id: str, queue: 
         return
     made = [keys.result(request_id), keys.request(request_id), keys.reply(request_id), keys.tokens(request_id)]
     assert {tag(key) for key in [*made, *keys.shared()]} == {queue}
-    assert len({*made, *keys.shared()}) == 34
+    assert len({*made, *keys.shared()}) == 33
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "a{b", "}", "é", "x" * 257, "high:1-1"])

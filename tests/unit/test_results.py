@@ -185,6 +185,7 @@ def test_one_part_of_the_scripts_writes_results() -> None:
                 "WORKERS",
                 "SERVED",
                 "SESSIONS",
+                "TICKETS",
                 "LISTENERS",
             }, verb
 

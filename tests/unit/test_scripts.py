@@ -49,7 +49,7 @@ def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
         if piece.number == 1 and piece.path.startswith("lib/"):
             assert piece.path not in came
         for needed in INCLUDE.findall(piece.text):
-            assert {f"lib/{needed}.lua", f"policies/{needed}.lua"} & {*came}
+            assert {f"{folder}/{needed}.lua" for folder in ("lib", *scripts.FOLDERS)} & {*came}
         came.append(piece.path)
     assert came[-1] == f"{verb}.lua"
     assert "".join(piece.text for piece in pieces(verb) if piece.path == came[-1]) == text_of(verb)
@@ -59,8 +59,10 @@ def test_a_policy_that_is_left_out_has_a_function_that_returns_false() -> None:
     whole, without = (source("pull", left_out) for left_out in ((), ("tenants",)))
     assert "local function make_tenants()\n" in whole
     assert "local function make_tenants() return false end\n" in without
-    assert "add_charges" not in without
-    assert not re.search(r"local function make_\w+\(\)\n", source("pull", scripts.POLICIES))
+    assert "charge_words" in whole
+    assert "charge_words" not in without
+    made = re.findall(r"local function make_(\w+)\(\)\n", source("pull", scripts.POLICIES))
+    assert made == ["lengths"], "what only policies ask for"
 
 
 @pytest.mark.parametrize("verb", LUA)

@@ -66,7 +66,20 @@ class Keys:
         return f"{self.base}lane:{lane}"
 
     def ready(self, lane: str) -> str:
-        """Sorted set of staged requests, by rank (deadline in epoch ms). A member goes when its request is taken."""
+        """Sorted set of staged requests without a label, by rank (deadline in epoch ms).
+
+        Requests with a tenant, or with a home (a worker that they wait for), stand in sets whose names begin alike:
+
+        - ``:t:<tenant>``: those of a tenant that wait for nobody; members ``<encoded id> <bytes of the body> <limit>``.
+        - ``:th:<tenant>`` and ``:ht:<home>``: those with both, each in both sets; ``<home>`` or ``<tenant>`` is added.
+        - ``:h:<home>``: those with a home alone; members as here.
+        - ``:held``: interrupted ones that wait for their worker; members as in ``:ht:``.
+        - ``:firsts``: home to the rank of the first in its ``:h:``.
+        - ``:late``: tenant to a rank no later than its first deadline, while tenants share the lane.
+        - ``:past``: tenants whose passed deadlines a pull has met, until the housekeeping has ended those requests.
+
+        The scripts that make a request ready write them. A member goes when its request is taken or ends.
+        """
         return f"{self.base}ready:{lane}"
 
     def result(self, request_id: str) -> str:
@@ -101,13 +114,29 @@ class Keys:
         return f"{self.base}turns:{lane}"
 
     @property
-    def waiting(self) -> str:
-        """Sorted set, by name, of what is ready in lanes that tenants share, by tenant. Goes as `ready` does."""
-        return f"{self.base}waiting"
+    def tickets(self) -> str:
+        """Hash ``<lane number>|<stream id>`` to ``<home> <bytes> <limit> <tenant>`` of requests that wait for a home.
+
+        Scripts write a field when its request becomes ready; it goes when that request is taken or ends.
+        """
+        return f"{self.base}tickets"
 
     @property
     def served(self) -> str:
-        """Hash of tenants' records, charges of running requests, lengths of answers. Goes an hour after the tenant."""
+        """Hash of what tenants were charged, by one-letter prefixes:
+
+        - ``t|<tenant>``: its record, 8 little-endian doubles: running, requests, charged, tokens, lost, missed, last
+          seen, last credit (epoch ms). Goes an hour after the tenant.
+        - ``l|<tenant>``: lengths of its answers, for each class of limit ``;<class> <number> <mean output> <prompt
+          tokens a byte>[ x]``; ``x`` if a run has exceeded such a limit. Goes with the record.
+        - ``c|<lane number>|<stream id>``: charge of a request, ``<prompt> <output> <weight> <kept> <bytes>:<limit>
+          <counted> <tenant>``; ``counted`` is 1 if it counts in ``running``. Goes when the request ends.
+
+        Beside them ``level|<lane number>``, the most tokens that a tenant had when it was picked in its turn;
+        ``new|<lane number>``, the tokens at which the next name without history starts; ``usual``, the tokens that a
+        request without a tenant costs until its body is read; ``known``, the number of records; and ``pass``, how far
+        the housekeeping has looked.
+        """
         return f"{self.base}served"
 
     @property
@@ -117,8 +146,8 @@ class Keys:
 
     @property
     def of_shares(self) -> list[str]:
-        """The keys by which enqueue.lua knows what a tenant has waiting."""
-        return [*map(self.ready, LANES), self.arrivals, self.waiting, self.served, self.delayed]
+        """Keys by which enqueue.lua counts what a tenant has waiting, beside the ready sets of tenants."""
+        return [*map(self.ready, LANES), self.arrivals, self.lane_states, self.served, self.delayed]
 
     @property
     def tenants(self) -> str:
@@ -126,13 +155,13 @@ class Keys:
         return f"{self.base}tenants"
 
     @property
-    def homes(self) -> str:
-        """Sorted set of what is ready, by the worker that it waits for. Goes as `ready` does."""
-        return f"{self.base}homes"
-
-    @property
     def sessions(self) -> str:
-        """Hash of sessions, and beginnings of prompts, to the workers that have them cached. Goes an hour after use."""
+        """Hash of homes: numbers of workers, new at each start. A field goes an hour after its use or with its home:
+
+        - ``s<hash>`` of a session, ``p<hash>`` of a beginning of prompts: ``<last use> <uses lately> <home>,…``.
+        - ``f<hash>`` of a program: ``<last use> <first arrival>``.
+        - ``n|<worker>``: ``<home> <start>``. ``w|<home>``: ``<last pull> <what it does> <worker>``. ``#``: last number.
+        """
         return f"{self.base}sessions"
 
     @property
@@ -160,8 +189,9 @@ class Keys:
         - ``paused:``: when an operator paused it, epoch ms; goes when it is resumed.
 
         Beside them, because each call asks for all of it at once: ``ever_staged``, the number of entries that pulls
-        have staged; ``interrupted``, the number of such records in `entries`; ``tenants`` and ``sessions``, which their
-        policies write while one is known.
+        have staged; ``interrupted``, the number of such records in `entries`; ``tenants`` and ``sessions``, which the
+        order writes while one is known; ``labelled``, how many wait with a label: for each lane, in order, ``<in :t:>
+        <with tenant and home> <in :h:> <held>;`` (see `ready`), absent while none does.
         """
         return f"{self.base}lanes"
 
@@ -291,10 +321,9 @@ class Keys:
             self.cancels,
             self.workers,
             self.dead_parts,
-            self.waiting,
+            self.tickets,
             self.served,
             self.tenants,
-            self.homes,
             self.sessions,
             self.loads,
         ]

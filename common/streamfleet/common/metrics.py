@@ -141,7 +141,7 @@ RENEWALS_LATE = Counter("streamfleet_lease_renewals_late_total", "Renewals later
 QUEUED = Durations("streamfleet_queued_seconds", "From enqueueing to being claimed.", ["lane"])
 PASSED_OVER = Durations(
     "streamfleet_passed_over_seconds",
-    "Time for which others went before a request that waited for the worker with its prefix cache.",
+    "From enqueueing until another worker than the one with its prefix cache took a request.",
     ["lane"],
 )
 WAIT = Durations("streamfleet_wait_seconds", "From enqueueing to the engine, once ended.", ["lane", "status"])

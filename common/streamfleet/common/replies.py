@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from streamfleet.common.broker.types import Claim, Lease, TenantRule
+from streamfleet.common.broker.types import Claim, Labelled, Lease, TenantRule
 from streamfleet.common.protocol import LANES, Lane
 
 _RECORD = re.compile(rf"\S+ ((?:{'|'.join(LANES)}):[0-9]{{1,20}}-[0-9]{{1,20}}) ([!-~]{{0,256}})".encode())
@@ -16,7 +16,8 @@ LEAST_MS = 1_000
 """Least time with something waiting from which a pace is told."""
 LAST_PART = 2**64 - 1
 """Largest number in a part of a stream id that Redis accepts."""
-_READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z]([0-9]{1,20})")
+_READY = re.compile(rb"[A-Z]([0-9]{1,20})-[A-Z]([0-9]{1,20})(?: .*)?", re.DOTALL)
+_LABELLED = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15});")
 
 
 def lease_row(lease: Lease) -> list[Any]:
@@ -95,10 +96,16 @@ def score(value: bytes | None) -> int | None:
     return None if value is None else int(max(-FAR_OFF, min(FAR_OFF, float(value))))
 
 
-def ranked_member(reply: Any) -> tuple[int, int] | None:
-    """The one member of a range of a ready set: when it was enqueued, and its rank, both epoch ms.
+def labelled_lanes(value: bytes | None) -> dict[Lane, Labelled]:
+    """How many wait with a label in each lane where some do, by the field ``labelled`` of the lanes' states."""
+    rows = [Labelled(*map(int, row)) for row in _LABELLED.findall(value or b"")]
+    return {lane: row for lane, row in zip(LANES, rows, strict=False) if any(row)}
 
-    None if there is none, or it was not written by a worker.
+
+def ranked_member(reply: Any) -> tuple[int, int] | None:
+    """The one member of a range of one of the ready sets: when it was enqueued, and its rank, both epoch ms.
+
+    None if there is none, or it was not written by a script.
     """
     if not reply:
         return None
@@ -107,7 +114,7 @@ def ranked_member(reply: Any) -> tuple[int, int] | None:
 
 
 def ready_entries(reply: Any) -> list[tuple[str, int]]:
-    """Members of a ready set with their scores: stream ids and ranks, epoch ms; members added by hand are left out."""
+    """Members of a set of what waits, with scores: stream ids and ranks, epoch ms, without members added by hand."""
     found = [(_READY.fullmatch(member), score(rank)) for member, rank in zip(reply[::2], reply[1::2], strict=True)]
     return [
         (f"{match[1].decode()}-{match[2].decode()}", rank)

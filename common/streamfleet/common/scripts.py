@@ -1,4 +1,4 @@
-"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts, from lua/lib or lua/policies beside it.
+"""The Lua scripts: one file per verb; `-- @include` lines insert shared parts, from lua/lib, lua/order or lua/policies.
 
 A queue works without the policies of `POLICIES`: most of them order it. A line `-- @policy NAME` stands for a
 function, `make_NAME`, that holds a policy's files: their functions are made only when a call needs the policy, and they
@@ -61,7 +61,9 @@ VERBS = (
     "balance",
     "set_tenant",
 )
-POLICIES = ("tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields", "reused")
+FOLDERS = ("order", "policies")
+"""Folders of policies, beside lua/lib."""
+POLICIES = ("order", "tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields", "reused")
 """Policies that a queue works without."""
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
@@ -196,21 +198,21 @@ class _Parts:
             return [], [Piece("", 1, f"local function make_{name}() return false end\n")]
         outside: list[Piece] = []
         inside: list[str] = []
-        self._collect(f"policies/{name}.lua", outside, inside)
+        self._collect(self._path(name, FOLDERS), outside, inside)
         files = [Piece(path, 1, self._read(path)) for path in inside]
         return outside, [Piece("", 1, f"local function make_{name}()\n"), *files, Piece("", 1, "end\n")]
 
     def _collect(self, path: str, outside: list[Piece], inside: list[str]) -> None:
         for name in map(self._path, _INCLUDE.findall(self._read(path))):
-            if not name.startswith("policies/"):
+            if not name.startswith(FOLDERS):
                 outside += self._once(name)
             elif name not in inside:
                 self._collect(name, outside, inside)
         inside.append(path)
 
-    def _path(self, name: str) -> str:
-        path = f"lib/{name}.lua"
-        return path if path == TABLES_PATH or self._folder.joinpath(path).is_file() else f"policies/{name}.lua"
+    def _path(self, name: str, folders: Sequence[str] = ("lib", *FOLDERS)) -> str:
+        paths = [f"{folder}/{name}.lua" for folder in folders]
+        return next((path for path in paths if path == TABLES_PATH or self._folder.joinpath(path).is_file()), paths[-1])
 
     def _read(self, path: str) -> str:
         if path == TABLES_PATH:

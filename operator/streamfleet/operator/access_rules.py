@@ -226,15 +226,16 @@ def _producer(p: Patterns, lanes: Sequence[Lane]) -> list[Grant]:
         Grant(("xadd",), p.of(WRITE, *map(keys.lane, lanes), keys.cancel_requests)),
         # For the length and size of a lane and the state of a request; these commands show no bodies.
         Grant(("xlen", "xpending", "xinfo|groups", "memory|usage"), p.of(READ, *keys.lanes)),
-        Grant(("zcard", "zscore"), p.of(READ, *map(keys.ready, LANES), keys.delayed)),
+        Grant(("zcard", "zscore"), p.of(READ, keys.ready, keys.delayed)),
         # For the place of a request and the time until it is taken
         Grant(("time",)),
-        Grant(("zcount", "zrank"), p.of(READ, *map(keys.ready, LANES))),
-        Grant(("hmget",), p.of(READ, keys.lane_states)),
+        Grant(("zcount", "zrank"), p.of(READ, keys.ready)),
+        Grant(("zrangebyscore",), p.of(READ, *(f"{keys.ready(lane)}:firsts" for lane in LANES))),  # numbers of homes
+        Grant(("hget", "hmget"), p.of(READ, keys.lane_states)),
         Grant(("get",), p.of(READ, keys.pace)),
         # The same for tenants; no command that lists them
         Grant(("zcard", "zscore"), p.of(READ, *map(keys.turns, LANES))),
-        Grant(("zcard", "zlexcount"), p.of(READ, keys.waiting)),
+        Grant(("hget", "hlen"), p.of(READ, keys.tickets)),
         Grant(("hget", "hlen", "hmget"), p.of(READ, keys.served)),
         Grant(("hmget",), p.of(READ, keys.tenants)),
         # Requests of each tenant that no worker has staged yet
@@ -260,45 +261,27 @@ def _work(p: Patterns) -> list[Grant]:
     keys = p.keys
     groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers")
     entries = ("xclaim", "xrange", "xack", "xdel")
-    sorted_sets = (
-        "zadd",
-        "zcard",
-        "zcount",
-        "zmscore",
-        "zpopmin",
-        "zrange",
-        "zrangebyscore",
-        "zrem",
-        "zremrangebyscore",
-        "zscore",
-    )
+    sorted_sets = ("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore")
     hashes = ("hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby")
     return [
         _scripts(p),
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
-        Grant(sorted_sets, p.of(BOTH, *map(keys.ready, LANES), keys.delayed, keys.watch)),
+        # Scripts make the names of the sets of tenants and homes.
+        Grant((*sorted_sets, "exists", "zpopmin", "zremrangebyscore"), p.of(BOTH, keys.ready)),
+        Grant((*sorted_sets, "zremrangebyscore"), p.of(BOTH, keys.delayed, keys.watch)),
         Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.workers)),
         Grant(("hget", "hmget", "hlen", "hset", "hdel", "hincrby"), p.of(BOTH, keys.lane_states)),
         Grant(("hget", "hmget", "hset", "hdel"), p.of(BOTH, keys.clock, keys.listeners)),
         Grant(("hget", "hset", "hdel", "hincrby"), p.of(BOTH, keys.entries, keys.dead_parts)),
         Grant(("get", "set"), p.of(BOTH, keys.pace)),
         # Turns and charges of tenants
-        Grant(("zadd", "zcard", "zlexcount", "zrangebylex", "zrem", "zremrangebylex"), p.of(BOTH, keys.waiting)),
-        Grant(
-            ("zadd", "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrem", "zscore"),
-            p.of(BOTH, *map(keys.turns, LANES)),
-        ),
+        Grant((*sorted_sets, "zmscore"), p.of(BOTH, *map(keys.turns, LANES))),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
         Grant(("hlen", "hmget"), p.of(READ, keys.tenants)),
         # Homes of sessions
-        Grant(
-            ("zadd", "zcard", "zcount", "zmscore", "zrange", "zrangebyscore", "zrem", "zscore"),
-            p.of(BOTH, keys.homes, keys.loads),
-        ),
-        Grant(
-            ("hdel", "hget", "hgetall", "hincrby", "hlen", "hmget", "hrandfield", "hset"),
-            p.of(BOTH, keys.sessions),
-        ),
+        Grant(("hdel", "hget", "hlen", "hset"), p.of(BOTH, keys.tickets)),
+        Grant(("zadd", "zcount", "zrange", "zrangebyscore", "zrem", "zscore"), p.of(BOTH, keys.loads)),
+        Grant(("hdel", "hget", "hgetall", "hincrby", "hlen", "hrandfield", "hset"), p.of(BOTH, keys.sessions)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby, keys.home)),
@@ -330,12 +313,15 @@ def _operator(p: Patterns) -> list[Grant]:
         *_work(p),
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request
-        Grant(("zrank",), p.of(READ, *map(keys.ready, LANES))),
+        Grant(("zrank",), p.of(READ, keys.ready)),
         # queue set
         Grant(("hset",), p.of(BOTH, keys.meta)),
         # tenants
         Grant(("hset", "hgetall"), p.of(BOTH, keys.tenants)),
         Grant(("hgetall",), p.of(READ, keys.served, keys.lane_states)),
+        # audit: interrupted requests, and whose sets there may be
+        Grant(("hgetall", "hlen"), p.of(READ, keys.entries)),
+        Grant(("hkeys",), p.of(READ, keys.served)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),
@@ -367,7 +353,7 @@ def _gateway(p: Patterns) -> list[Grant]:
         # Weights and limits of tenants that API keys name
         Grant(("hset",), p.of(WRITE, p.keys.tenants)),
         # Bytes that a tenant has waiting
-        Grant(("zrange",), p.of(READ, p.keys.waiting)),
+        Grant(("zrange",), p.of(READ, p.keys.ready)),
         Grant(("eval", "evalsha"), p.beside(BOTH, "*")),
         Grant(("hget",), p.beside(READ, "keys")),
         Grant(("xread",), p.beside(READ, "key_changes")),

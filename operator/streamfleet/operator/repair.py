@@ -38,6 +38,12 @@ KINDS = {
     "ready_gone": ("ready, but deleted from the lane", "counted as vanished"),
     "ready_twice": ("ready, and something else as well", "no longer ready"),
     "ready_odd": ("ready, but no stream id", "removed"),
+    "ready_label": ("ready among others than those of its tenant and its home", "moved there"),
+    "labels_miscounted": ("the number of requests with a tenant or a home is wrong", "counted anew"),
+    "turn_gone": ("tenants that wait and are not in turn", "in turn again"),
+    "first_off": ("first of their tenant or home, and not known as such", "made known"),
+    "ticket_gone": ("tickets of requests that wait for no home", "removed"),
+    "interrupted_off": ("the number of interrupted requests or of their bytes is wrong", "counted anew"),
     "delayed_gone": ("delayed, but deleted from the lane", "counted as vanished"),
     "delayed_twice": ("delayed, and something else as well", "no longer delayed"),
     "delayed_odd": ("delayed, but no stream id", "removed"),
@@ -123,6 +129,7 @@ class Inspection:
         self._progress = progress or (lambda _done, _total: None)
         self._found: dict[tuple[str, str], DamageGroup] = {}
         self._done = self._total = 0
+        self._sets: list[tuple[Lane, bytes]] = []
 
     async def run(self) -> Report:
         """Run all checks, in the order of their dependencies."""
@@ -130,18 +137,24 @@ class Inspection:
         for line in mistyped:
             self._found["mistyped", line] = DamageGroup("mistyped", "", detail=line)
         await self._look_at_shared_keys()
+        await self._look_at_sets()
         if not self._mend and self._has({"wrong_type"}):
             return Report([*self._found.values()], False, None, partial=True)
         if not await self._look_at_groups():
             return await self._report(partial=True)
         await self._measure()
         for lane in LANES:
+            labels = [label for each, label in self._sets if each == lane]
+            self._note(await self._broker.check_counts(lane, labels, self._mend))
             await self._look_through("pending", lane)
-            await self._look_at_members("ready", lane)
+            for label in (b"", *labels):
+                await self._look_at_members("firsts" if label == b":firsts" else "ready", lane, label)
         await self._look_at_members("delayed", None)
         for lane in LANES:
             await self._look_through("lane", lane)
+        await self._look_at_members("tickets", None)
         await self._look_at_members("tries", None)
+        self._note(await self._broker.check_interrupted(self._mend))
         await self._look_at_consumers()
         await self._look_at_every_key()
         if self._mend:
@@ -171,6 +184,15 @@ class Inspection:
 
     async def _look_at_shared_keys(self) -> None:
         self._note(await self._broker.check_keys(shared_checks(self._broker.keys), self._mend))
+
+    async def _look_at_sets(self) -> None:
+        """Find the sets of what waits with a label, which have keys by name."""
+        async for sets in self._broker.label_sets():
+            self._sets += sets
+            keys = [self._broker.keys.ready(lane).encode() + label for lane, label in sets]
+            if keys:
+                self._note(await self._broker.check_keys([KeyCheck(key, "zset") for key in keys], self._mend))
+        self._sets.sort()
 
     async def _look_at_every_key(self) -> None:
         """Check results, records, reply streams and tokens, and recorded requests whose entry is gone."""
@@ -228,11 +250,13 @@ class Inspection:
             if not after or after == before:
                 return
 
-    async def _look_at_members(self, part: str, lane: Lane | None) -> None:
-        async for members in self._broker.members(part, lane):
+    async def _look_at_members(self, part: str, lane: Lane | None, label: bytes = b"") -> None:
+        if label in (b":late", b":past"):
+            return  # bounds: what waits tells whether they are right
+        async for members in self._broker.members(part, lane, label):
             left = members
             while left:
-                looked, findings = await self._broker.check_members(part, lane, left, self._mend)
+                looked, findings = await self._broker.check_members(part, lane, left, self._mend, label)
                 self._note(findings)
                 self._step(looked)
                 left = left[max(1, looked) :]
@@ -264,8 +288,6 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
     types["zset"] = (
         *map(keys.ready, LANES),
         *map(keys.turns, LANES),
-        keys.waiting,
-        keys.homes,
         keys.loads,
         keys.delayed,
         keys.watch,
@@ -280,6 +302,7 @@ def shared_checks(keys: Keys) -> list[KeyCheck]:
         keys.counts,
         keys.workers,
         keys.meta,
+        keys.tickets,
         keys.served,
         keys.tenants,
         keys.sessions,

@@ -143,11 +143,9 @@ async def _place(broker: OperatorBroker, lane: Lane, stream_id: str) -> Place | 
     if details.worker not in (None, NOBODY):
         views = await read_workers(broker)
         worker = next((view for view in views if view.name == details.worker), None)
-    wait_ms = None
-    if details.before is not None:
-        place, wait_ms, *_ = (await broker.expected([(lane, stream_id)]))[0]
-        details = replace(details, before=details.before if place is None else place)
-    return Place(lane, stream_id, details, worker, wait_ms)
+    (expected,) = await broker.expected([(lane, stream_id)])
+    details = replace(details, before=expected.place, rank_ms=expected.rank_ms)
+    return Place(lane, stream_id, details, worker, expected.wait_ms)
 
 
 def own_id(entry: str, fields: Mapping[bytes, bytes]) -> str:

@@ -12,13 +12,12 @@ from typing import Any
 
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample
+from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
 from streamfleet.operator.fleet import WorkerView, worker_views
 
 NO_DEADLINE_MS = 8 * 10**15
 """Ranks above this mean no deadline."""
 DELAYED_AT_MOST = 10_000
-PLACES = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class LaneView:
         due: for some staged requests, the number that run before, and the seconds until the deadline, as above.
         deadlines: the part of `due` that has a deadline of its own, not the default one.
         paused_s: time since the lane was paused, seconds; None if it is not paused.
-        mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample of up to 17; None for none.
+        mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample; None for none.
         staged: number of waiting requests that are in order.
         undelivered: number of entries that no worker has read yet; None as for `delayed`.
     """
@@ -128,9 +127,9 @@ async def take_snapshot(broker: OperatorBroker) -> Snapshot:
 
 
 async def read_queue(broker: OperatorBroker) -> tuple[Audit, Sample]:
-    """Read all counts and a sample of what waits, in two round trips whose cost does not grow with the queue."""
+    """Read all counts and a sample of what waits, in a few round trips whose cost does not grow with the queue."""
     audit = await broker.audit(0)
-    return audit, await broker.sample({row.lane: places(row.ready) for row in audit.lanes}, DELAYED_AT_MOST)
+    return audit, await broker.sample({row.lane: row.ready for row in audit.lanes}, DELAYED_AT_MOST)
 
 
 async def read_workers(broker: OperatorBroker) -> list[WorkerView]:
@@ -145,11 +144,6 @@ async def _held(broker: OperatorBroker) -> dict[str, dict[str, int]]:
         for worker, count in (await broker.running_by_worker(lane)).items():
             held.setdefault(worker, {})[lane.value] = count
     return held
-
-
-def places(ready: int) -> list[int]:
-    """Places of a ready set of this length to read: the first, the last, and up to 15 spread evenly between them."""
-    return sorted({step * max(0, ready - 1) // (PLACES - 1) for step in range(PLACES)})
 
 
 def lane_views(audit: Audit, sample: Sample, patience_ms: int) -> list[LaneView]:
@@ -182,10 +176,15 @@ def _lane_view(row: LaneAudit, sample: Sample, patience_ms: int, *, countable: b
         due=[(each.place, (each.rank_ms - now_ms) / 1000) for each in due],
         deadlines=[(each.place, (each.rank_ms - now_ms) / 1000) for each in own],
         paused_s=None if paused_ms is None else _since_s(paused_ms, now_ms),
-        mean_wait_s=fmean(_since_s(each.enqueued_ms, now_ms) for each in waiting) if waiting else None,
+        mean_wait_s=_mean_wait_s(waiting, now_ms),
         staged=row.ready,
         undelivered=None if delayed is None else max(0, ready - row.ready - row.handed_out),
     )
+
+
+def _mean_wait_s(waiting: Sequence[Ranked], now_ms: int) -> float | None:
+    ages = [_since_s(each.enqueued_ms, now_ms) for each in waiting]
+    return fmean(ages, [each.number for each in waiting]) if ages else None
 
 
 def _since_s(moment_ms: int, now_ms: int) -> float:

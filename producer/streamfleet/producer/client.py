@@ -407,15 +407,15 @@ class Client:
                 self._asks_to_cancel = True
         return await ask_to_cancel(self.broker, self.mailbox, request_id, before_ms=before_ms)
 
-    async def status(self, request_id: str, tenant: str | None = None) -> StatusView:
+    async def status(self, request_id: str, tenant: str | None = None, rank_ms: int | None = None) -> StatusView:
         """Current state of a request.
 
         Args:
             request_id: its id.
-            tenant: its tenant, empty for none, as its handle knows; by it, place and time are those of the tenant's
-                turns. Without it they are those by deadline alone, unless the Redis user may read entries.
+            tenant, rank_ms: its tenant, empty for none, and its rank, as its handle knows them. Without them the place
+                of a request with a tenant is not known, unless the Redis user may read entries.
         """
-        return await look_up(self.broker, request_id, tenant)
+        return await look_up(self.broker, request_id, tenant, rank_ms)
 
 
 async def _each(run: Run[T]) -> AsyncGenerator[T, None]:

@@ -20,7 +20,7 @@ class Owner(Protocol):
 
     async def cancel(self, request_id: str) -> bool: ...
 
-    async def status(self, request_id: str, tenant: str | None = None) -> StatusView: ...
+    async def status(self, request_id: str, tenant: str | None = None, rank_ms: int | None = None) -> StatusView: ...
 
     def follow(self, handle: Handle, after: str | None, restarts: Restarts) -> AsyncGenerator[Event, None]: ...
 
@@ -33,9 +33,10 @@ class Handle:
         existing: the request existed before this call: the same id with the same body is the same request.
         entry: ``<lane>:<stream id>`` in Redis; empty if only its result is left.
         tenant: its tenant, empty for none; None if it is not known.
+        rank_ms: its deadline, or what stands for one, epoch ms, if it has a tenant; None if it is not known.
     """
 
-    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "entry", "existing", "id", "tenant")
+    __slots__ = ("_generation", "_mailbox", "_owner", "_slot", "entry", "existing", "id", "rank_ms", "tenant")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Handle:
         generation: int | None,
         owner: Owner,
         tenant: str | None = None,
+        rank_ms: int | None = None,
     ) -> None:
         """`generation` is the mailbox's from before enqueueing; None if the mailbox gets no notification of it."""
         self.id = request_id
@@ -55,6 +57,7 @@ class Handle:
         self._generation = generation
         self._owner = owner
         self.tenant = tenant
+        self.rank_ms = rank_ms
         self._slot: Slot | None = None
 
     def __repr__(self) -> str:
@@ -117,7 +120,7 @@ class Handle:
 
     async def status(self) -> StatusView:
         """Current state of the request."""
-        return await self._owner.status(self.id, self.tenant)
+        return await self._owner.status(self.id, self.tenant, self.rank_ms)
 
 
 class Arrivals:

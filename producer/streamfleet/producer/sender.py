@@ -155,12 +155,19 @@ class Sender:
     def _handle(self, item: Submission, answer: Accepted, generation: int) -> Handle | None:
         """Handle of a request that the queue has or had; None if it was refused."""
         code, tenant = answer.code, item.fields.get("tenant", b"").decode()
-        if code is EnqueueCode.ACCEPTED:
-            told = generation if self._notify else None
-            return Handle(item.id, False, answer.entry, self._mailbox, told, self._owner, tenant)
         if code in REFUSED:
             return None
-        return Handle(item.id, True, answer.entry, self._mailbox, None, self._owner, tenant)
+        accepted = code is EnqueueCode.ACCEPTED
+        told = generation if accepted and self._notify else None
+        rank_ms = self._rank_ms(item, answer.entry) if tenant and answer.entry else None
+        return Handle(item.id, not accepted, answer.entry, self._mailbox, told, self._owner, tenant, rank_ms)
+
+    def _rank_ms(self, item: Submission, entry: str) -> int:
+        """Rank of a request, epoch ms: its deadline, or what stands for one."""
+        if deadline := item.fields.get("deadline"):
+            return int(deadline)
+        came_ms, ttl = int(entry.partition(":")[2].partition("-")[0]), item.fields.get("ttl")
+        return came_ms + (int(ttl) if ttl else self._broker.limits.patience_ms)
 
     def _refusal(self, answered: _Answered) -> StreamfleetError:
         refused = [pair for pair in zip(answered.chunk, answered.answers, strict=True) if pair[1].code in REFUSED]

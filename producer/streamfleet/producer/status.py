@@ -57,8 +57,10 @@ def ended_view(result: Result) -> StatusView:
     )
 
 
-async def look_up(broker: ProducerBroker, request_id: str, tenant: str | None = None) -> StatusView:
-    """Current state of a request; `tenant` as in `Client.status`."""
+async def look_up(
+    broker: ProducerBroker, request_id: str, tenant: str | None = None, rank_ms: int | None = None
+) -> StatusView:
+    """Current state of a request; `tenant` and `rank_ms` as in `Client.status`."""
     result = await broker.result(request_id)
     if result is not None:
         return ended_view(result)
@@ -69,7 +71,7 @@ async def look_up(broker: ProducerBroker, request_id: str, tenant: str | None = 
         if found is not None:
             if found.worker is not None:
                 return StatusView(request_id, RUNNING, lane, found.worker, found.attempt, entry)
-            (expected,) = await broker.expected([(lane, entry.split(":", 1)[1], None, None, tenant)])
+            (expected,) = await broker.expected([(lane, entry.split(":", 1)[1], rank_ms, None, tenant)])
             wait_s = None if expected.wait_ms is None else expected.wait_ms / 1000
             return StatusView(request_id, QUEUED, lane, None, found.attempt, entry, expected.place, wait_s)
     # It may have ended between the two reads.

@@ -71,7 +71,7 @@ class SyncHandle:
         return self.client.cancel(self.id)
 
     def status(self) -> StatusView:
-        return self.client.status(self.id, self.handle.tenant)
+        return self.client.status(self.id, self.handle.tenant, self.handle.rank_ms)
 
 
 class SyncClient:
@@ -210,9 +210,9 @@ class SyncClient:
         """As `Client.cancel`."""
         return self._run(self._client.cancel(request_id, before_it_comes))
 
-    def status(self, request_id: str, tenant: str | None = None) -> StatusView:
+    def status(self, request_id: str, tenant: str | None = None, rank_ms: int | None = None) -> StatusView:
         """As `Client.status`."""
-        return self._run(self._client.status(request_id, tenant))
+        return self._run(self._client.status(request_id, tenant, rank_ms))
 
     @contextlib.contextmanager
     def _our_handles(self) -> Iterator[None]:

@@ -19,16 +19,20 @@ from streamfleet.common.broker.types import (
     TenantRule,
 )
 from streamfleet.common.protocol import LANES, Lane, Status
-from tests.order.tenants import NO_LIMIT, Use
+from tests.order.model import Entry, Use
+from tests.order.picks import rank_of
 from tests.scripts.harness import ERROR
-from tests.scripts.histories.labelled_books import LONG, Request
+from tests.scripts.histories.labelled_books import Request
 from tests.scripts.histories.labelled_state import BEGIN, MOST, TICK_MS, LabelledState, Shape
 from tests.scripts.histories.labelled_workers import Worker
 from tests.scripts.histories.steps import Step
+from tests.scripts.keyspace import id_key
 
-HOUR_MS, SEEN_MS = 3_600_000, 2_000
-"""Time after which what nobody uses is forgotten, and until a limit that is set counts."""
-LEFT = ("served", "waiting", "turns:", "homes", "sessions", "loads", "kept:")
+HOUR_MS = 3_600_000
+"""Time after which what nobody uses is forgotten."""
+LONG = 1_024
+"""Bytes of a body that may have a home."""
+LEFT = ("served", "tickets", "ready:", "turns:", "sessions", "loads", "kept:")
 FORGET_ROUNDS = 10
 PASSES = [0, 0, 0, 5, 20, 120, 400, 1_300]
 VERBS = {
@@ -84,6 +88,7 @@ class LabelledFleet(LabelledState):
     async def step(self, step: Step) -> None:
         self.chance = random.Random(f"{step.x} {step.y} {step.z}")
         verb: Callable[[Step], Coroutine[Any, Any, None]] = getattr(self, f"_{step.verb}")
+        await self._see_rules()
         await verb(step)
         await self.settle()
         if step.z % 2:  # it takes as long as two steps
@@ -93,7 +98,7 @@ class LabelledFleet(LabelledState):
     async def drain(self) -> None:
         """All requests end; nothing of them stays an hour after."""
         await self._go_on()
-        for name in self.books.tenants:
+        for name in [*self.order.tenants]:
             await self._set_tenant(name, TenantRule())
         if not self.workers:
             self._start("last", 0)
@@ -113,11 +118,11 @@ class LabelledFleet(LabelledState):
     async def _forget(self) -> None:
         """An hour later nothing is left of tenants, sessions and homes."""
         self.now += HOUR_MS + TICK_MS
-        self.queue = self.queue.at(self.now)
         for _ in range(FORGET_ROUNDS):
             await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
             await self.queue.broker.after_staging()
-        fields = await self.queue.command("HMGET", self.queue.keys.lane_states, "tenants", "sessions", "interrupted")
+        names = "tenants", "sessions", "interrupted", "labelled"
+        fields = await self.queue.command("HMGET", self.queue.keys.lane_states, *names)
         left = [name for name in await self.queue.dump() if name.startswith(LEFT)]
         left += [field for field in fields if field]
         assert not left, f"{left} are left for good"
@@ -144,20 +149,19 @@ class LabelledFleet(LabelledState):
         deadline = int(fields["deadline"]) if "deadline" in fields else None
         if "ttl" in fields:
             deadline = enqueued + int(fields["ttl"])
-        request = Request(
-            lane,
-            stream_id,
-            fields["id"],
-            fields.get("tenant", ""),
-            fields.get("session", ""),
-            deadline,
+        limit = json.loads(fields["body"]).get("max_tokens")
+        entry = Entry(
+            lane.number,
+            id_key(stream_id),
+            rank_of(enqueued, deadline),
             enqueued,
-            len(fields["body"]),
-            json.loads(fields["body"]).get("max_tokens"),
-            self.now,
+            deadline,
+            fields.get("tenant", ""),
+            size=len(fields["body"]),
+            limit=limit,
         )
+        request = Request(lane, stream_id, fields["id"], entry, self.now)
         self.books.requests[request.name] = request
-        self.books.tenant(request.tenant)
 
     async def _add(self, step: Step) -> None:
         for _ in range([1, 1, 1, 2, 5][step.x % 5]):
@@ -184,9 +188,7 @@ class LabelledFleet(LabelledState):
             return
         request = names[step.x % len(names)]
         assert await self.queue.broker.cancel(request.id)
-        request.cancelled = True
-        if request.place[0] != "running":
-            self.books.end(request, "cancelled", self.now)
+        self.books.cancel(request)
 
     # -- who does it, and who sets limits ---------------------------------------------------------------------------
 
@@ -220,8 +222,7 @@ class LabelledFleet(LabelledState):
             request = self.books.requests[lease.entry]
             expected = CompleteCode.ENDED_BEFORE if request.cancelled else CompleteCode.PUBLISHED
             assert code == expected, f"{request.name}: {code}"
-            self.books.settle(request, use, self.now)
-            self.books.end(request, status, self.now)
+            self.books.settle(request, status, use)
             self._ended(worker, lease)
 
     async def _retry(self, step: Step) -> None:
@@ -241,11 +242,15 @@ class LabelledFleet(LabelledState):
         retries = [Retry(lease, delay, ERROR, held=held)]
         assert await self.queue.broker.retry_later(worker.name, retries, MOST) == [expected]
         tokens = None if held is None or math.isinf(held) else int(held)
-        due = self.now + delay if delay else 0
-        self.books.give_back(request, self.now, None, due=due, failed=held is not None, held=tokens)
+        await self._follow()
+        self.books.hand_back(request, None, failed=held is not None, held=tokens)
         request.tries = lease.attempt
         if expected is not RetryCode.DELAYED:
-            self.books.end(request, "dead" if expected is RetryCode.DEAD else "expired", self.now)
+            self.books.end(request, "dead" if expected is RetryCode.DEAD else "expired")
+        elif delay:
+            request.place = ("delayed", self.now + delay)
+        else:
+            self.books.ready(request)
         self._ended(worker, lease)
 
     async def _release(self, step: Step) -> None:
@@ -254,7 +259,9 @@ class LabelledFleet(LabelledState):
             generated = step.y % 3 * 5
             given = {lease: generated} if generated else {}
             await self.queue.broker.release(worker.name, [lease], in_turn=step.y % 2 == 0, generated=given)
-            self._back(self.books.requests[lease.entry], generated)
+            if step.y % 2 == 0:
+                self.order.shares.given_back(lease.lane.number)
+            await self._back(self.books.requests[lease.entry], generated)
             self._ended(worker, lease)
 
     async def _give_way(self, step: Step) -> None:
@@ -300,23 +307,22 @@ class LabelledFleet(LabelledState):
         await self.queue.broker.set_tenant(name, rule)
         older = TenantRule(2.0, 1, key="key", set_ms=1)
         assert not await self.queue.broker.set_tenant(name, older), "what was set before counts"
-        tenant = self.books.tenant(name)
-        tenant.weights.append(rule.weight)
-        tenant.limits.append(rule.max_running or NO_LIMIT)
-        tenant.free_since = self.now + SEEN_MS
+        self.order.set_rule(name, rule)
+        await self._see_rules()
 
     async def _pause(self, step: Step) -> None:
         if self.paused:
             await self._go_on()
         else:
             self.paused = {self.shape.lanes[step.x % len(self.shape.lanes)]}
+            self.order.paused = {lane.number for lane in self.paused}
             await self.queue.broker.pause([*self.paused])
 
     async def _go_on(self) -> None:
         if self.paused:
             await self.queue.broker.resume([*self.paused])
             self.open_since |= dict.fromkeys(self.paused, self.now)
-            self.paused = set()
+            self.paused, self.order.paused = set(), set()
 
     async def _rest(self, step: Step) -> None:
         await self.pass_time([500, 3_000, 9_000][step.y % 3])

@@ -6,33 +6,35 @@ retry has to say, so that whoever idles beside work, and for how long, is known 
 
 from __future__ import annotations
 
+import math
 import random
-from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from streamfleet.common.broker.types import Lease, Role, Rooms
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane
-from tests.order.lanes import Shares
+from tests.order.picks import HELD, HELD_PART
 from tests.scripts.harness import Queue
-from tests.scripts.histories.labelled_books import HOLD_MS, Books, Request
-from tests.scripts.histories.labelled_homes import Homes
+from tests.scripts.histories.labelled_books import Books, Request
+from tests.scripts.histories.labelled_order import Order, tried
 from tests.scripts.histories.labelled_workers import PATIENT, Worker, serve
 from tests.scripts.histories.model import HANDED_OUT, READY
-from tests.scripts.keyspace import Dump
+from tests.scripts.keyspace import id_key, text
 
 BEGIN = 1_900_000_000_000
+RULES = b"rules"
 TICK_MS, LEASE_MS, WATCH_MS, MOST = 1_000, 10_000, 7_000, 3
 IDLE_MS, HOME_MS = 300, 2_500
-"""Longest time for which a worker may idle beside a request, and beside one that waits for a home."""
+"""Longest time for which a worker may idle beside a request, and beside one that waits for a home.
+
+An idle waiter is woken for what comes to it; a home that watches, listens or stands by hears what others hear too. Nor
+is it woken where a lane is resumed, or a tenant may run more.
+"""
 MOST_ROUNDS = 60
 """Most rounds of a worker at one moment."""
-EXPECTED = {
-    "home": "a home that watches, listens or stands by is woken by what wakes others too, who may hear it first",
-    "dead": "a worker that died counts as one that waits, and takes a wake-up along: the housekeeping says it again",
-}
-"""Causes for which today's scripts leave a worker idle beside a request for longer than they should."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ class LabelledState:
     """The workers, the books, and the clock; see `LabelledFleet` for what happens to them."""
 
     def __init__(self, queue: Queue, shape: Shape) -> None:
-        self.shape, self.books, self.now = shape, Books(), BEGIN
-        self.queue = queue.with_limits(now_ms=BEGIN, watchers=shape.watchers)
+        self.shape, self.books = shape, Books(queue.limits.shares)
+        self.queue = queue.with_limits(watchers=shape.watchers)
+        self.now = BEGIN
         self.workers: list[Worker] = []
         self.dead: dict[str, int] = {}
         """Workers that died, and when."""
@@ -67,10 +70,21 @@ class LabelledState:
         """Until when a worker that died counts as one that listens, or watches."""
         self.told_dead: set[str] = set()
         """Dead workers that had taken a wake-up along when the housekeeping came last."""
-        self.excused: Set[str] = EXPECTED.keys()
         self.tick_at = BEGIN + TICK_MS
         self.made = self.serial = self.number = 0
         self.chance = random.Random(0)
+
+    @property
+    def order(self) -> Order:
+        return self.books.order
+
+    @property
+    def now(self) -> int:
+        return self.order.now
+
+    @now.setter
+    def now(self, now: int) -> None:
+        self.order.now, self.queue = now, self.queue.at(now)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -89,7 +103,7 @@ class LabelledState:
 
     async def _move_clock(self, now: int) -> None:
         await self._check_nobody_idles(now)
-        self.now, self.queue = now, self.queue.at(now)
+        self.now = now
 
     async def settle(self) -> None:
         """Everybody who can go on does, in any order, until nobody can."""
@@ -106,12 +120,7 @@ class LabelledState:
 
     async def compare(self) -> None:
         """Compare everything with the books."""
-        dump = await self.queue.dump()
-        self.books.compare(dump, self.now)
-        if self._has_homes:
-            ready = {request.name for request in self.books.requests.values() if request.place == READY}
-            left = Homes(dump).of.keys() - ready
-            assert not left, f"{left} wait for nobody any more"
+        self.books.compare(await self.queue.dump())
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
@@ -148,30 +157,32 @@ class LabelledState:
         worker.next_wait(role, self.now, self.number)
 
     async def _pull(self, worker: Worker, rooms: Rooms) -> Role:
-        credit, *found = await self.queue.connection.pipeline(
-            [
-                ("HMGET", self.queue.keys.lane_states, *(f"credit:{lane}" for lane in LANES)),
-                *(Homes.commands(self.queue.keys) if self._has_homes else ()),
-            ]
-        )
-        homes = Homes.of_replies(found) if found else None
         hints, worker.hints = worker.hints, []
-        pulled = await self.queue.pull(
-            worker.name, rooms, hints, watching=worker.watching, owing=worker.owing, watch_ms=WATCH_MS, home=worker.home
-        )
-        for hint in hints:
-            if request := self.books.requests.get(f"{hint.lane}:{hint.stream_id}"):
-                request.place = READY
+        known: dict[str, Any] = {
+            "watching": worker.watching, "owing": worker.owing, "watch_ms": WATCH_MS, "home": worker.home
+        }  # fmt: skip
+        keys, most = self.queue.keys, max(rooms.lanes)
+        await self._see_rules()
+        if self._has_homes:  # those of what is new are known once it is staged
+            trial = partial(self.queue.pull, worker.name, 0, hints, **known)
+            self.order.follow(*await tried(self.queue, trial, self.order.commands(keys)))
+        handed = [request for hint in hints if (request := self.books.requests.get(f"{hint.lane}:{hint.stream_id}"))]
+        staged, ended = self.books.stage(handed)
+        watch = await self.queue.command("ZRANGE", keys.watch, 0, -1, "WITHSCORES")
+        wanted = self.order.wanted(worker.name, most, len(worker.leases), pairs_of(watch))
+        pulled = await self.queue.pull(worker.name, rooms, hints, **known)
+        number = self.order.number(worker.name)
+        taken = self.order.take(number, [], wanted, self.now, rooms=rooms.lanes, owed=rooms.owed)
+        ended += self.books.take(taken, worker.name, pulled.claims)
+        assert [pulled.staged, pulled.dropped] == [staged, ended]
+        if wanted == most:
+            assert pulled.soonest_ms == taken.soonest, f"{worker.name}: {pulled.soonest_ms}, not {taken.soonest}"
         worker.watching = worker.owing = pulled.role is Role.WATCHER
         worker.soonest_ms = pulled.soonest_ms if worker.watching else None
         worker.pulled_ms = pulled.now_ms
         worker.listens_until = self.now + WATCH_MS if pulled.role is Role.LISTENER else 0
-        leases = [claim.lease for claim in pulled.claims]
-        if homes is None and not pulled.dropped:
-            self._check_lanes(rooms, leases, [int(number or 0) for number in credit])
-        worker.leases |= {lease.entry: lease for lease in leases}
-        await self._check_claims(worker, leases, homes)
-        worker.note_room(self.now, took=bool(leases))
+        worker.leases |= {claim.lease.entry: claim.lease for claim in pulled.claims}
+        worker.note_room(self.now, took=bool(pulled.claims))
         return pulled.role
 
     async def _make_room(self, worker: Worker) -> None:
@@ -192,16 +203,32 @@ class LabelledState:
         generated = {lease: 7} if kept else {}
         await self.queue.broker.release(worker.name, [lease], gave_way=True, kept=output, generated=generated)
         if kept or request.held[1]:
-            wait = HOLD_MS if request.deadline is None else min(HOLD_MS, (request.deadline - self.now) / 4)
-            request.held = int(self.now + wait), worker.name
-        self._back(request, 7 if kept else 0)
+            deadline = math.inf if request.entry.deadline is None else request.entry.deadline
+            request.held = round(self.now + min(HELD, (deadline - self.now) / HELD_PART)), worker.name
+        await self._back(request, 7 if kept else 0)
         self._ended(worker, lease)
 
-    def _back(self, request: Request, generated: int | None) -> None:
-        """It waits again, unless it is too late."""
-        self.books.give_back(request, self.now, generated)
-        if request.late(self.now):
-            self.books.end(request, "expired", self.now)
+    async def _back(self, request: Request, generated: int | None) -> None:
+        """Its run was handed back, and it waits again, unless it is too late."""
+        await self._follow()
+        self.books.hand_back(request, generated)
+        self.books.ready(request)
+
+    # -- what the scripts know --------------------------------------------------------------------------------------
+
+    @property
+    def _has_homes(self) -> bool:
+        return bool(self.shape.long or any(self.shape.sessions))
+
+    async def _follow(self) -> None:
+        if self._has_homes:
+            self.order.follow(*await self.queue.connection.pipeline(self.order.commands(self.queue.keys)))
+
+    async def _see_rules(self) -> None:
+        """What operators have set counts, once a request of a tenant or the housekeeping has come since."""
+        seen = await self.queue.command("HGET", self.queue.keys.lane_states, "tenants")
+        if seen in (None, RULES):
+            self.order.see_rules()
 
     # -- the housekeeping -------------------------------------------------------------------------------------------
 
@@ -215,27 +242,38 @@ class LabelledState:
             if self.now >= self.tick_at:
                 self.tick_at = self.calm_from = self.now + TICK_MS
             return
-        await self._note_dead()
+        if self.dead:
+            ends, self.told_dead = await self._waiting_dead()
+            self.dead_until = max(self.dead_until, *ends)
+        await self._see_rules()
         await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
-        for request in due:
-            request.place, request.since = READY, self.now
-            if request.late(self.now):
-                self.books.end(request, "expired", self.now)
+        await self._follow()
+        for request in sorted(due, key=lambda request: (request.place[1], request.member)):
+            request.since = self.now
+            self.books.ready(request)
         if self.now < self.tick_at:
             return
         self.tick_at = self.now + TICK_MS
         await self._reclaim()
         await self.queue.pull(self.workers[0].name, 0, stage_entries=1_000)
-        for tenant in self.books.tenants.values():
-            del tenant.weights[:-1], tenant.limits[:-1]
-        await self.queue.broker.after_staging()
+        await self._follow()
+        self.books.stage([])
+        await self._end_late()
 
-    async def _note_dead(self) -> None:
-        """The housekeeping strikes their watches off, and says once more what they kept waiting, a second later."""
-        if self.dead:
-            dump = await self.queue.dump()
-            self.dead_until = max([self.dead_until, *(end for name, end in dump.get("watch", []) if name in self.dead)])
-            self.told_dead = {name for name in self.dead if f"home:{name}" in dump}
+    async def _end_late(self) -> None:
+        """The last part of the housekeeping."""
+        keys = self.queue.keys
+        await self._see_rules()
+        _, served = await self.queue.command("HSCAN", keys.served, 0, "COUNT", 1_000)
+        await self.queue.broker.after_staging()
+        for request in [*self.books.requests.values()]:
+            if request.place == READY and request.late(self.now):
+                self.books.end(request, "expired")
+        commands = [("ZRANGE", keys.turns(lane), 0, -1, "WITHSCORES") for lane in LANES]
+        turns = await self.queue.connection.pipeline(commands)
+        names = [text(name)[2:] for name in served[::2] if name.startswith(b"t|")]
+        left = {lane.number: dict(pairs_of(flat)) for lane, flat in zip(LANES, turns, strict=True)}
+        self.order.tidy(names, left, charged=bool(self.books.charges()))
 
     async def _reclaim(self) -> None:
         gone = {name for name, since in self.dead.items() if self.now - since >= LEASE_MS}
@@ -247,85 +285,51 @@ class LabelledState:
             owner = NOBODY if request.place == HANDED_OUT else request.place[1]
             await self.queue.age(request.lane, request.stream_id, owner)
         await self.queue.broker.reclaim(60_000, MOST)
-        for request in handed:
-            self._back(request, None)
-        for request in lost:
-            attempt = request.place[2]
-            if request.cancelled or attempt >= MOST:
-                self.books.end(request, "dead", self.now)
-            else:
-                request.tries = attempt
-                self._back(request, None)
+        await self._follow()
+        for request in sorted([*lost, *handed], key=lambda request: (request.lane.number, id_key(request.stream_id))):
+            if request.place != HANDED_OUT and (request.cancelled or request.place[2] >= MOST):
+                self.books.end(request, "dead")
+                continue
+            if request.place != HANDED_OUT:
+                request.tries = request.place[2]
+                self.books.hand_back(request, None)
+            self.books.ready(request)
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 
-    def _check_lanes(self, rooms: Rooms, leases: Sequence[Lease], credit: list[int]) -> None:
-        """Check that urgent lanes come first, and each has its share, where all that waits may run."""
-        if any(known.order.running + len(leases) >= min(known.limits) for known in self.books.tenants.values()):
-            return
-        requests = [request for request in self.books.waiting() if not request.late(self.now)]
-        # A tenant whose limit was raised waits in turn once the housekeeping has seen that.
-        limits = [self.books.tenant(request.tenant).limits for request in requests]
-        if any(min(known) < known[-1] for known in limits):
-            return
-        waiting = Counter(request.lane for request in requests)
-        there = [0 if lane in self.paused else waiting[lane] for lane in LANES]
-        picks = Shares(self.queue.limits.shares, [*credit]).choose(len(leases), there, rooms.lanes, rooms.owed)
-        taken = Counter(lease.lane for lease in leases)
-        assert picks == [taken[lane] for lane in LANES], f"{taken}, not {picks}, of {there}: {credit}, {rooms}"
-
-    @property
-    def _has_homes(self) -> bool:
-        return bool(self.shape.long or any(self.shape.sessions))
-
-    async def _check_claims(self, worker: Worker, leases: Sequence[Lease], homes: Homes | None) -> None:
-        if not leases:
-            return
-        keys = self.queue.keys
-        commands = [("ZRANGE", keys.turns(lane), 0, -1, "WITHSCORES") for lane in LANES]
-        sharing, *found = await self.queue.connection.pipeline([("HEXISTS", keys.lane_states, "tenants"), *commands])
-        taken = [self.books.requests[lease.entry] for lease in leases]
-        for request, lease in zip(taken, leases, strict=True):
-            self.books.pick(request, worker.name, lease, self.now, charged=bool(sharing))
-        for name in {request.tenant for request in taken} & self.books.tenants.keys():
-            tenant = self.books.tenant(name)
-            running = tenant.order.running
-            assert running <= max(tenant.limits), f"{name!r} runs {running} of {tenant.limits}"
-        for lane, flat in zip(LANES, found, strict=True):
-            mine = [request for request in taken if request.lane is lane]
-            if not mine:
-                continue
-            if homes and not flat:
-                homes.check_taken(lane, mine, worker.name, self.now)
-            if self.books.check_taken(lane, mine, self.now) and sharing:
-                turns = {name.decode(): float(score) for name, score in zip(flat[::2], flat[1::2], strict=True)}
-                self.books.check_turns(lane, mine, turns, self.now)
-
     async def _check_nobody_idles(self, now: int) -> None:
         """No worker that could run it has idled beside a request for long, up to this moment."""
-        dump: Dump | None = None
         for request in self.books.waiting():
-            tenant = self.books.tenant(request.tenant)
-            if request.lane in self.paused or request.late(now) or tenant.order.running >= min(tenant.limits):
+            tenant = self.order.tenant(request.entry.tenant)
+            if request.lane in self.paused or request.late(now) or not tenant.may_run:
                 continue
-            since = max(request.since, tenant.free_since, self.open_since[request.lane], self.calm_from)
+            free = self.order.free_since[request.entry.tenant]
+            since = max(request.since, free, self.open_since[request.lane], self.calm_from)
             for worker in self.workers:
-                free = worker.free_since[request.lane.number - 1]
-                idle = now - max(since, now if free is None else free)
-                if idle > IDLE_MS:
-                    dump = await self.queue.dump() if dump is None else dump
-                    bound = self._bound(request, worker, dump, since)
-                    assert idle <= bound, f"{worker.name} idles beside {request.name} for {idle} ms"
+                room = worker.free_since[request.lane.number - 1]
+                idle = now - max(since, now if room is None else room)
+                if idle <= IDLE_MS:
+                    continue
+                mine = request.entry.home == self.order.number(worker.name) and worker.waits is Role.IDLE_WAITER
+                told = request.entry.home == 0 or (mine and since == request.since)
+                patient = not told or await self._is_told_again(since)
+                if idle > HOME_MS or not patient:
+                    raise AssertionError(f"{worker.name} idles beside {request.name} for {idle} ms")
 
-    def _bound(self, request: Request, worker: Worker, dump: Dump, since: int) -> int:
-        """Longest time for which a worker may idle beside a request, that it could run since then."""
-        home = Homes(dump).of.get(request.name, "")
-        held = request.held[0] > since and request.held[1] != worker.name
-        blocked = worker.waits in (Role.WATCHER, Role.LISTENER, Role.STANDBY)
-        watch = {name: end for name, end in dump.get("watch", []) if name in self.dead}
-        until = max([self.dead_until, *watch.values()])
-        told = any(f"home:{name}" in dump for name in watch.keys() - self.told_dead)
-        dead = told or until + TICK_MS >= since  # the housekeeping has not said it again
-        causes = {"home": home == worker.name and blocked, "dead": dead}
-        late = held or home not in ("", worker.name) or any(causes[name] for name in self.excused)
-        return HOME_MS if late else IDLE_MS
+    async def _is_told_again(self, since: int) -> bool:
+        """A worker that died counts as one that waits, and takes wake-ups along until the housekeeping tells again."""
+        ends, told = await self._waiting_dead() if self.dead else ([], set())
+        return bool(told - self.told_dead) or max([self.dead_until, *ends]) + TICK_MS >= since
+
+    async def _waiting_dead(self) -> tuple[list[float], set[str]]:
+        """The ends of watches of workers that died, and those of them that have not come for a wake-up."""
+        keys, names = self.queue.keys, [*self.dead]
+        commands = [("ZRANGE", keys.watch, 0, -1, "WITHSCORES"), *(("EXISTS", keys.home(name)) for name in names)]
+        watch, *told = await self.queue.connection.pipeline(commands)
+        ends = [end for name, end in pairs_of(watch) if name in self.dead]
+        return [0, *ends], {name for name, number in zip(names, told, strict=True) if number}
+
+
+def pairs_of(flat: Sequence[bytes]) -> list[tuple[str, float]]:
+    """Members of a sorted set, and their scores."""
+    return [(text(name), float(score)) for name, score in zip(flat[::2], flat[1::2], strict=True)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamfleet.common.broker.types import Claim, Lease
@@ -19,6 +19,7 @@ UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
 HOME_MS = 10_000
 """Longest time for which a request that gave way waits for its worker."""
+_SET = re.compile(r"ready:(\w+)(?::(?:(t|th|h):(.*)|(held)))?$", re.DOTALL)
 _LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*|usage|resumed_tokens")
 
 
@@ -76,6 +77,13 @@ class Charge:
     tenant: str
     run: int
     kept: int
+    counted: bool
+    """Its tenant had a limit when the run began."""
+
+    @classmethod
+    def read(cls, words: str) -> Charge:
+        prompt, output, _, kept, _, counted, tenant = words.split(" ", 6)
+        return cls(tenant, int(prompt) + int(output), int(kept), counted == "1")
 
 
 class Model:
@@ -150,10 +158,13 @@ class Model:
     def may_run(self, name: str, claimed: Iterable[str] = ()) -> bool:
         """True unless its tenant has as many running as it may; `claimed` run too."""
         tenant = self.entries[name].tenant
-        running = {each for each, charge in self.charges.items() if charge.run} | set(claimed)
-        mine = [each for each in running if each in self.entries and self.entries[each].tenant == tenant]
-        mine += [member for member, charge in self.left_behind.items() if charge.run and charge.tenant == tenant]
-        return len(mine) < self.most.get(tenant, len(mine) + 1)
+        mine = [each for each in claimed if self.entries[each].tenant == tenant]
+        return tenant not in self.most or self._running(tenant) + len(mine) < self.most[tenant]
+
+    def _running(self, tenant: str) -> int:
+        """Number of its runs that count for its limit."""
+        charges = [*self.charges.values(), *self.left_behind.values()]
+        return sum(charge.tenant == tenant and charge.run > 0 and charge.counted for charge in charges)
 
     def order(self, name: str) -> tuple[int, tuple[int, int]]:
         """Place in its lane: by deadline, then first in, first out."""
@@ -296,22 +307,25 @@ class Model:
 
     def settle(self, name: str, used: int | None, resumed: int, status: str) -> None:
         """A run ends; `used`: its tokens, if the engine counted them."""
-        charge = self.charges.pop(name, None)
-        if charge is not None:
+        if charge := self._charged_run(name):
             cost = charge.run if status == "succeeded" else 0
             if used is not None:
                 cost = used - min(charge.kept, resumed)
             self.settled[charge.tenant] += cost + charge.kept
 
+    def _charged_run(self, name: str) -> Charge | None:
+        """Takes the charge of a run; None for one that is not charged: what earlier runs generated stays."""
+        return self.charges.pop(name) if name in self.charges and self.charges[name].run else None
+
     def hand_back(self, name: str, generated: int | None) -> None:
         """A run ends before its request does; `generated`: None if it was lost."""
-        charge = self.charges.pop(name, None)
+        charge = self._charged_run(name)
         if charge is None:
             return
         if generated is None:
             self.lost_tokens[charge.tenant] += charge.run
         if kept := charge.kept + min(charge.run, generated or 0):
-            self.charges[name] = Charge(charge.tenant, 0, kept)
+            self.charges[name] = replace(charge, run=0, kept=kept)
 
     def vanish(self, name: str) -> None:
         """A renewal finds that an entry was deleted by hand: its charge stays until the upkeep comes."""
@@ -328,14 +342,11 @@ class Model:
 
     def _compare_tenants(self, dump: Dump) -> None:
         served = dump.get("served", {})
-        found = {}
-        for field, value in served.items():
-            if field.startswith("c|"):
-                prompt, output, _, kept, _, tenant = value.split(" ", 5)
-                found[field[2:]] = Charge(tenant, int(prompt) + int(output), int(kept))
+        found = {field[2:]: Charge.read(words) for field, words in served.items() if field.startswith("c|")}
         assert found == self.left_behind | {self.entries[name].member: charge for name, charge in self.charges.items()}
         for name, charge in self.charges.items():
-            assert (charge.run > 0) == (self.places[name][0] == "running"), f"{name}: {charge}, {self.places[name]}"
+            free = not charge.tenant and charge.run == 0  # it runs, and no tenant waited when it was picked
+            assert (charge.run > 0) == (self.places[name][0] == "running") or free, f"{name}: {charge}"
         records = {
             name[2:]: [int(part) for part in value.split()] for name, value in served.items() if name[:2] == "t|"
         }
@@ -348,24 +359,24 @@ class Model:
             self.settled,
         )
         assert {name: record[4] for name, record in records.items() if record[4]} == +self.lost_tokens
-        self._compare_index(dump)
+        assert all(record[0] == self._running(name) for name, record in records.items()), records
+        self._compare_waiting(dump)
 
-    def _compare_index(self, dump: Dump) -> None:
-        waiting: dict[tuple[str, str], set[str]] = {}
-        for member, _ in dump.get("waiting", []):
-            lane, (tenant, place, _) = LANES[int(member[0]) - 1], member[1:].split("\0")
-            stream_id = "-".join(part[1:] for part in place[16:].split("-"))
-            waiting.setdefault((lane, tenant), set()).add(f"{lane}:{stream_id}")
-        for lane in LANES:
-            mine = {tenant: names for (each, tenant), names in waiting.items() if each == lane}
-            walking = f"walk|{lane.number}" in dump.get("served", {})
-            if mine and not walking and not self.ghosts:
-                ready = {name for name, place in self.places.items() if place == READY and name.startswith(f"{lane}:")}
-                assert ready <= set().union(*mine.values()), f"{lane}: {ready} is not in {mine}"
-            known = {tenant for tenant, score in dump.get(f"turns:{lane}", []) if score >= 0}
-            there = {tenant: names & self.entries.keys() for tenant, names in mine.items()}  # not deleted by hand
-            may = {tenant for tenant, names in there.items() if names and all(map(self.may_run, names))}
-            assert walking or may <= known <= mine.keys(), f"{lane}: {known}, but {mine} wait"
+    def _compare_waiting(self, dump: Dump) -> None:
+        """Each stands in a set of its tenant, at its rank, and tenants of which some wait are in turn."""
+        tenants: dict[str, set[str]] = {lane: set() for lane in LANES}
+        free: dict[str, set[str]] = {lane: set() for lane in LANES}
+        for name, kind, tenant, rank in waiting_in(dump):
+            entry = self.entries[name]
+            assert (rank, tenant) == (self.ranks[name], entry.tenant), f"{name} waits in {kind or 'ready'} of {tenant}"
+            if kind != "held":
+                tenants[entry.lane].add(tenant)
+                free[entry.lane] |= {tenant} if self.may_run(name) else set()
+        for lane, names in tenants.items():
+            shared = names != {""} and bool(names)
+            turns = {tenant for tenant, score in dump.get(f"turns:{lane}", []) if score >= 0}
+            least = free[lane] if shared else set()
+            assert least <= turns <= names, f"{lane}: {turns} are in turn, and {names} wait"
 
     def _remove(self, name: str) -> None:
         if charge := self.charges.pop(name, None):
@@ -407,15 +418,14 @@ class Model:
         self._check_order(pool, claimed, gone, self._theirs(worker, now))
         for claim in claims:
             self._claim(worker, now, claim, pool)
-            words = after.get("served", {}).get(f"c|{self.entries[claim.lease.entry].member}")
-            if words:
-                prompt, output, _, kept, _, tenant = words.split(" ", 5)
-                before = self.charges.get(claim.lease.entry)
-                assert tenant == self.entries[claim.lease.entry].tenant
-                assert int(kept) == (before.kept if before else 0)
-                self.charges[claim.lease.entry] = Charge(tenant, int(prompt) + int(output), int(kept))
+            entry = self.entries[claim.lease.entry]
+            if words := after.get("served", {}).get(f"c|{entry.member}"):
+                before = self.charges.get(entry.name)
+                charge = self.charges[entry.name] = Charge.read(words)
+                known = Charge(entry.tenant, charge.run, before.kept if before else 0, entry.tenant in self.most)
+                assert charge == known, f"{entry.name} is charged {charge}, and should be {known}"
             else:
-                assert not self.entries[claim.lease.entry].tenant, f"{claim.lease.entry} is a tenant's, and not charged"
+                assert not entry.tenant, f"{entry.name} is a tenant's, and not charged"
         self._drop(gone, now, after)
 
     def _put_back(self, hints: Iterable[str]) -> None:
@@ -506,9 +516,6 @@ class Model:
         ]
         assert Counter(letters) == +self.letters
         assert all(place[2] <= most for place in self.places.values() if place[0] == "running")
-        for lane in LANES:
-            for stream_id, rank in dump.get(f"ready:{lane}", []):
-                assert rank == self.ranks[f"{lane}:{stream_id}"]
         self._compare_results(dump)
 
     def _compare_interruptions(self, lanes: dict[str, str], entries: dict[str, str]) -> None:
@@ -548,8 +555,8 @@ def places_of(dump: Dump) -> dict[str, Place]:
             stand(f"{lane}:{stream_id}", UNDELIVERED)
         for stream_id, (owner, deliveries) in stream.get("pending", {}).items():
             stand(f"{lane}:{stream_id}", HANDED_OUT if owner == NOBODY else ("running", owner, deliveries))
-        for stream_id, _ in dump.get(f"ready:{lane}", []):
-            stand(f"{lane}:{stream_id}", READY)
+    for name, *_ in waiting_in(dump):
+        stand(name, READY)
     for member, due in dump.get("delayed", []):
         number, stream_id = member.split("|")
         stand(f"{LANES[int(number) - 1]}:{stream_id}", ("delayed", int(due)))
@@ -557,6 +564,17 @@ def places_of(dump: Dump) -> dict[str, Place]:
         for stream_id in dump.get(f"lane:{lane}", {}).get("entries", {}):
             assert f"{lane}:{stream_id}" in places, f"{lane}:{stream_id} is lost: it stands nowhere"
     return places
+
+
+def waiting_in(dump: Dump) -> Iterator[tuple[str, str, str, float]]:
+    """Entries of the sets of what waits: name, kind of set, tenant and rank."""
+    for key, rows in dump.items():
+        if match := _SET.match(key):
+            lane, kind, label = match[1], match[2] or match[4] or "", match[3] or ""
+            for member, rank in rows:
+                stream_id, *size = member.split(" ", 3)
+                tenant = size[-1] if kind == "held" else label if kind in ("t", "th") else ""
+                yield f"{lane}:{stream_id}", kind, tenant, rank
 
 
 def _ended_by(dump: Dump, request_id: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,12 +18,8 @@ ROOM = 2
 MOST = 2
 """Most deliveries."""
 LANE_LIMIT = 5
-PASSED_OVER_MS, LOST = 1_000, 10**9
+HOME_MS, LOST = 1_000, 10**9
 """Time for which a request is left to its home; load of a home that is none any more."""
-EXPECTED = {
-    "limit": "another's is taken at once beside one that a worker may take but for the limit of its tenant",
-}
-"""Causes for which today's scripts take a request from its home before its time."""
 
 
 _STARTS = count()
@@ -76,7 +72,6 @@ class FleetState:
         """Number of pulls that got nothing."""
         self.shape = 0
         """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
-        self.excused: Set[str] = EXPECTED.keys()
         self.made = len(self.workers)
         self.one_body = False
         """An id always comes with the same body, and workers do not tell its digest: as scripts took it before."""
@@ -99,22 +94,16 @@ class FleetState:
         self._check_wake_ups()
 
     def _check_homes(self) -> None:
-        """Behind the housekeeping nothing is left over in the index, and nothing waits for a home that is none."""
-        indexed = self.dump.get("homes", [])
-        numbers = {number for number, _ in self.dump.get("loads", [])} | {"0"}
-        for member, place in indexed:
-            lane, stream_id = LANES[int(member[0]) - 1], "-".join(part[1:] for part in member[17:].split("-"))
-            assert int(place) >> 40 == int(member[0])
-            assert str(int(place) % 2**40) in numbers, f"{lane}:{stream_id} waits for nobody"
-            known = self.model.places.get(f"{lane}:{stream_id}") == READY
-            assert known or self.model.ghosts, f"{lane}:{stream_id} is left over"
+        """Behind the housekeeping nothing waits for a home that is none."""
+        numbers = {number for number, _ in self.dump.get("loads", [])}
+        assert set(self._tickets().values()) <= numbers, f"{self._tickets()}: there are {numbers}"
 
-    def _indexed(self) -> dict[str, str]:
-        """Entries in the index of homes to the number of their home, 0 for nobody's."""
+    def _tickets(self) -> dict[str, str]:
+        """Entries that wait for a home, to its number."""
         found = {}
-        for member, place in self.dump.get("homes", []):
-            stream_id = "-".join(part[1:] for part in member[17:].split("-"))
-            found[f"{LANES[int(member[0]) - 1]}:{stream_id}"] = str(int(place) % 2**40)
+        for member, ticket in self.dump.get("tickets", {}).items():
+            number, stream_id = member.split("|")
+            found[f"{LANES[int(number) - 1]}:{stream_id}"] = ticket.partition(" ")[0]
         return found
 
     def _homes(self) -> dict[str, str]:
@@ -125,36 +114,19 @@ class FleetState:
         return {number: worker for number, worker in numbers.items() if number in alive}
 
     def _check_taken(self, worker: Worker, names: Sequence[str]) -> None:
-        """A claimed request was nobody's or the worker's own before, or has waited, or was passed over, for long."""
-        indexed, homes = self._indexed(), self._homes()
-        lanes = set()
+        """A claimed request was nobody's or the worker's own before, or has waited for long."""
+        tickets, homes = self._tickets(), self._homes()
         for name in names:
-            entry = self.model.entries[name]
-            home = homes.get(indexed.get(name, "0"), worker.name)
-            if home == worker.name:
-                continue
-            mark = self.dump["sessions"].get(f"^{[*LANES].index(entry.lane) + 1}", "")  # type: ignore[arg-type]
-            times = [int(mark.partition(" ")[0] or self.now), self.model.enqueued(entry)]
-            waited = self.now - min(times)  # a time ahead of the clock is from before it was set back
-            early = waited < PASSED_OVER_MS and max(times) <= self.now
-            excused = "limit" in self.excused and self._one_is_at_its_limit(entry.lane, worker)
-            assert excused or not early, f"{name} waits for {home}, for {waited} ms only"
-            assert entry.lane not in lanes or entry.tenant, f"{entry.lane}: two at once from others"
-            lanes.add(entry.lane)
-
-    def _one_is_at_its_limit(self, lane: str, worker: Worker) -> bool:
-        """True if a request of the lane waits for this worker or for nobody, and its tenant may run no more."""
-        indexed, homes = self._indexed(), self._homes()
-        waiting = [name for name, place in self.model.places.items() if place == READY and name.startswith(f"{lane}:")]
-        mine = [name for name in waiting if homes.get(indexed.get(name, "0"), worker.name) == worker.name]
-        return not all(map(self.model.may_run, mine))
+            home = homes.get(tickets.get(name, ""), worker.name)
+            waited = self.now - self.model.kept.get(name, self.model.entries[name].enqueued)
+            early = 0 <= waited < HOME_MS  # a time ahead of the clock is from before it was set back
+            assert home == worker.name or not early, f"{name} waits for {home}, for {waited} ms only"
 
     def _check_homes_are_woken(self) -> None:
         """An idle waiter for which something waits has a wake-up. A watcher's may be with another, who passes it on."""
-        indexed, homes = self._indexed(), self._homes()
+        tickets, homes = self._tickets(), self._homes()
         waiting = {name for name, place in self.model.places.items() if place == READY and self.model.may_run(name)}
-        ready = {indexed.get(name, "0") for name in waiting}
-        named = {homes.get(number, "") for number in ready}
+        named = {homes.get(tickets.get(name, ""), "") for name in waiting}
         for worker in self.workers:
             if worker.name in named and worker.state == "waiting":
                 assert self._woken(worker), f"work waits for {worker.name}, and it is not woken"

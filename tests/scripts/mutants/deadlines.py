@@ -73,8 +73,8 @@ MUTANTS = (
     ),
     Mutant(
         "refuse: who arrives together counts",
-        "local first, t = #rows + call(",
-        "local first, t = call(",
+        "expected.of(lane, deadline, tenant, #rows, more_own)",
+        "expected.of(lane, deadline, tenant, 0, 0)",
         "expected.what_arrives_together_counts_for_each_other",
     ),
     Mutant("pace: one that lacks a field is none", caught_by="expected.a_pace_without_all_its_parts_is_unknown"),
@@ -97,9 +97,14 @@ MUTANTS = (
         "expected.the_time_of_an_idle_fleet_is_that_of_when_it_was_busy",
     ),
     Mutant(
-        "turns: who comes back starts below the others",
-        caught_by="expected_turns.a_small_tenant_beside_a_flood_is_told_a_short_time_and_the_flood_a_long_one",
+        "turns: who comes back starts below the others, once an hour",
+        caught_by="expected_turns.who_comes_back_goes_first_once_an_hour",
     ),
+    Mutant(
+        "turns: names without history start one behind the other",
+        caught_by="expected_turns.names_without_history_are_told_that_they_go_one_behind_the_other",
+    ),
+    Mutant("pace: of many homes some stand for all", caught_by="views.of_many_homes_some_stand_for_all"),
     Mutant(
         "turns: those of others come between",
         caught_by="expected_turns.tenants_with_much_alternate_by_their_weights",
@@ -128,14 +133,14 @@ MUTANTS = (
     ),
     Mutant(
         "turns: those of one call count for each other",
-        "behind = (behind or 0) + (stay[key] or 0)",
-        "behind = behind or 0",
+        "(behind or 0) + (stay[same] or 0)",
+        "behind or 0",
         "expected_turns.those_of_one_call_wait_behind_each_other_by_turns",
     ),
     Mutant(
         "turns: a pull refuses by them",
-        "expected.of(lane, deadline, first, tenant or '',",
-        "expected.of(lane, deadline, first, nil,",
+        "expected.of(lane, deadline, tenant, #rows, more_own)",
+        "expected.of(lane, deadline, nil, #rows, more_own)",
         "expected_turns.turns_decide_who_is_refused",
     ),
     Mutant(
@@ -154,8 +159,8 @@ MUTANTS = (
     ),
     Mutant(
         "pace: the number of senders is bounded",
-        "for i = MOST_SENDERS + 1, #order do",
-        "for i = #order + 1, #order do",
+        "for i = MOST_SENDERS + 1, #senders do",
+        "for i = #senders + 1, #senders do",
         "expected_turns.senders_are_bounded_and_fade",
     ),
 )

@@ -58,8 +58,8 @@ MUTANTS = (
     ),
     Mutant(
         "filling: what waits for a worker alone is taken at once",
-        "wanted = math.max(wanted, math.min(arg.n, own))",
-        "wanted = math.max(wanted, own - own)",
+        "wanted = math.max(wanted, math.min(arg.n, TURNS.own()))",
+        "wanted = wanted",
         caught_by="filling.what_waits_for_a_worker_alone_is_taken_at_once",
     ),
     Mutant(

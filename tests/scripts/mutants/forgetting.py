@@ -45,10 +45,10 @@ MUTANTS = (
             argument=key,
         )
         for key, old, new, where in (
-            ("ready:low", "do waiting[lane] = call('ZCARD', ready_key(lane)) end", "do waiting[lane] = 0 end", ""),
+            ("ready:low", "do waiting[each] = call('ZCARD', ready_key(each)) end", "do waiting[each] = 0 end", ""),
             ("tries", "  some_attempts()\n  call", "  call", ""),
             ("counts", "  call('HLEN', COUNTS)\n", "", ""),
-            ("lanes", "  call('HLEN', LANES)\n", "", ""),
+            ("lanes", "labelled = call('HGET'", "labelled = call_if_typed('HGET'", ""),
             ("dead", "  call('XLEN', DEAD)\n", "", ""),
             ("bench", "  call('LLEN', BENCH)\n", "", ""),
             ("delayed", "  call('ZCARD', DELAYED)\n", "", ""),
@@ -96,13 +96,13 @@ MUTANTS = (
     Mutant("deregister: no watch of the gone", caught_by="check.a_worker_that_leaves_is_forgotten"),
     Mutant(
         "deregister: not the living, however idle their consumers",
-        "not alive[name] and ",
+        "not looked_at[name] and ",
         "",
         "deregister.neither_the_living_nor_nobody_go_however_long_they_were_idle",
     ),
     Mutant(
         "deregister: consumers that nobody describes",
-        "      done[name] = true\n      forget(name)\n",
+        "        looked_at[name] = true\n        forget(name)\n",
         "",
         "deregister.a_consumer_that_nobody_describes_goes_by_its_own_silence",
     ),
@@ -206,20 +206,20 @@ MUTANTS = (
     ),
     Mutant(
         "stage: what comes again stays where it is",
-        "if again and is_tracked(lane, item[1]) then",
+        "if again and is_tracked(lane, item[1], item[2]) then",
         "if false then",
         "pull_stage.what_is_delivered_again_stays_where_it_is",
     ),
     Mutant(
         "stage: what a group made anew brings is not counted again",
-        " or (again and member <= encode_id(again)) then return end",
-        " then return end",
+        "if again and encode_id(id) <= encode_id(again) or HOOKS",
+        "if HOOKS",
         "pull_stage.what_a_group_made_anew_brings_to_a_watcher_is_counted_once",
     ),
     Mutant(
         "stage: counted once where nobody held it",
-        "if call('ZSCORE', ready_key(lane), member) or (again",
-        "if (again",
+        " or HOOKS.waits(lane, id, fields) then return end",
+        " then return end",
         "pull_stage.what_is_delivered_again_stays_where_it_is",
     ),
 )

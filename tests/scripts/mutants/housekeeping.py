@@ -176,12 +176,35 @@ MUTANTS = (
         "if bytes >= cfg.copied_bytes then",
         "expire.one_call_is_bounded_in_entries_and_bytes",
     ),
-    Mutant("expire: each lane has bounds of its own", caught_by="expire.a_lane_of_large_entries_hides_no_other_lane"),
+    Mutant("expire: each part has bounds of its own", caught_by="expire.a_lane_of_large_entries_hides_no_other_lane"),
     Mutant(
         "expire: the next call goes on where a bound cut this one",
-        "return rank, rank == first and tostring(place) or '0'",
-        "return '-inf', '0'",
+        "    return rows[i + 1]\n",
+        "    return '-inf'\n",
         "expire.large_entries_without_a_deadline_are_passed_by",
+    ),
+    Mutant(
+        "expire: many of one rank hold nothing up",
+        "    if i > 1 and rows[i + 1] == rows[2] and not changed then return string.format('%.0f', rows[2] + 1) end\n",
+        "",
+        "expire.a_deadline_behind_many_of_one_rank_is_found",
+    ),
+    Mutant(
+        "expire: homes are looked through one after the other",
+        "home == at and rank ~= '' and rank or since",
+        "since",
+        "expire.homes_are_looked_through_one_after_the_other",
+    ),
+    Mutant(
+        "expire: a tenant is looked through further at the next call",
+        "call('ZADD', o.key(lane, kind), 'XX', string.format('%.0f', reached), name)",
+        "cut = 1",
+        "expire.a_deadline_behind_others_of_its_label_is_found",
+        argument="tenant",
+    ),
+    Mutant(
+        "order: deadlines that have passed are left to the housekeeping",
+        caught_by="expire.what_a_pull_passes_by_after_its_deadline_ends_all_the_same",
     ),
     Mutant(
         "release: one call is bounded in bytes",
@@ -283,5 +306,5 @@ MUTANTS = (
         HISTORY,
         2,
     ),
-    Mutant("tend_watchers: a stand-by is told too, where the only listener died", caught_by=LABELLED, seed=126),
+    Mutant("tend_watchers: a stand-by is told too, where the only listener died", caught_by=LABELLED, seed=237),
 )

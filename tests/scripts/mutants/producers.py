@@ -45,6 +45,18 @@ MUTANTS = (
         caught_by="lane_shares.half_counts_what_is_ready_and_what_is_not_staged",
     ),
     Mutant(
+        "enqueue: what is ready with a label is staged",
+        "+ number_labelled(lane)",
+        "",
+        "lane_shares.what_is_known_of_tenants_is_bounded",
+    ),
+    Mutant(
+        "enqueue: what waits for a home counts",
+        "for i, kind in ipairs({':t:', ':th:'}) do",
+        "for i, kind in ipairs({':t:'}) do",
+        "views.a_tenants_share_counts_what_waits_for_homes",
+    ),
+    Mutant(
         "enqueue: what is known of tenants is bounded",
         caught_by="lane_shares.what_is_known_of_tenants_is_bounded",
     ),
@@ -109,7 +121,7 @@ MUTANTS = (
     Mutant("cancel: counted as staged where no pull staged it", seed=4),
     Mutant(
         "cancel: counted as staged once",
-        "\n      or staged and member <= encode_id(staged)) then",
+        "\n      or staged and encode_id(entry_id) <= encode_id(staged)) then",
         ") then",
         "cancel.one_that_comes_again_from_a_group_made_anew_is_counted_once",
     ),

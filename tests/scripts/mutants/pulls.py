@@ -128,30 +128,18 @@ MUTANTS = (
         caught_by="kept.the_output_of_a_running_request_is_found_after_its_worker_is_lost",
     ),
     Mutant(
-        "pop: an entry that waits for another worker is passed over",
-        "if id and some_interrupted and #others < 16 and waits_for_another(lane, id, worker) then",
-        "if false then",
+        "order: what was interrupted is left to its worker",
+        "if id and (not till or tonumber(till) <= now_ms()) then",
+        "if true then",
         "kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
     ),
     Mutant(
-        "pop: an entry that waits for another worker is taken if there is no other",
+        "order: what was interrupted waits for its worker for a while",
+        caught_by="kept.it_waits_for_its_worker_for_a_bounded_time",
+    ),
+    Mutant(
+        "order: what was interrupted goes where nothing else is",
         caught_by="kept.any_worker_takes_it_if_nothing_else_is_ready",
-    ),
-    Mutant(
-        "pop: an entry that waits for another worker stays ready",
-        caught_by="kept.what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache",
-    ),
-    Mutant(
-        "pop: a bounded number of entries is passed over",
-        "some_interrupted and #others < 16 and",
-        "some_interrupted and",
-        "kept.a_bounded_number_is_passed_over",
-    ),
-    Mutant(
-        "pop: an entry waits for another worker for a bounded time",
-        " and tonumber(ms) > now_ms()",
-        "",
-        "kept.it_waits_for_its_worker_for_a_bounded_time",
     ),
     Mutant(
         "interrupted: it waits for its worker no longer than its deadline allows",

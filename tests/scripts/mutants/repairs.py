@@ -8,10 +8,44 @@ KEPT = "repair.what_loses_no_body_is_mended_and_every_request_has_one_result"
 LOST = "repair.what_lost_its_body_is_counted_and_answered"
 LOOK = "repair.looking_changes_nothing_and_says_what_a_repair_would_find"
 
+LABELLED = "repair.what_waits_with_a_label_is_put_in_order"
+
 MUTANTS = (
+    *(
+        Mutant(f"repair: {guard}", caught_by=LABELLED, argument=argument)
+        for guard, argument in (
+            ("a ticket goes with what it is for", "home deleted"),
+            ("the first of a home is known", "firsts deleted"),
+            ("who waits is in turn", "turns deleted"),
+            ("the first deadline of a tenant is known", "late deleted"),
+            ("what stood in another's set is placed anew", "of a tenant moved to ready"),
+            ("those with a label are counted", "numbers wrong"),
+            ("it is known that tenants are there", "lanes deleted"),
+            ("it is known that homes are there", "lanes deleted"),
+            ("who has no tenant is in turn", "turns deleted"),
+            ("tickets of what waits for a home stay", "nothing"),
+            ("tickets of what waits for no home go", "tickets of others"),
+            ("interrupted ones are counted", "interrupted wrong"),
+            ("the bytes of what is kept are counted", "kept wrong"),
+        )
+    ),
+    Mutant(
+        "repair: what has a tenant and a home stands twice",
+        " and (not kind or call('ZSCORE', other, full))",
+        "",
+        LABELLED,
+        argument="with a tenant of a home deleted",
+    ),
+    Mutant(
+        "repair: what has a tenant stands in its sets",
+        "if right and stands and",
+        "if stands and",
+        LABELLED,
+        argument="of a tenant moved to ready",
+    ),
     Mutant(
         "repair: what is ready stays",
-        "if is_ready(lane, id) or is_delayed",
+        "if HOOKS.waits(lane, id, fields) or is_delayed",
         "if is_delayed",
         "repair.a_sound_queue_is_left_as_it_is",
     ),
@@ -67,18 +101,20 @@ MUTANTS = (
     Mutant("repair: deleted ones that wait go", caught_by=LOST, argument="ready entry deleted"),
     Mutant(
         "repair: looking erases nothing that waits",
-        "    if mend then erase(lane, id) end\n",
-        "    erase(lane, id)\n",
+        "    if not mend then return end\n    remove()\n",
+        "    remove()\n",
         LOOK,
         argument="delayed entry deleted",
     ),
     Mutant("repair: what vanished is counted", caught_by=LOST, argument="ready entry deleted"),
     Mutant("repair: what nobody held was never staged", caught_by=LOST, argument="handed-out entry deleted"),
-    Mutant("repair: every trace of a deleted one goes", caught_by=LOST, argument="delayed entry deleted"),
+    Mutant(
+        "repair: every trace of a deleted one goes", caught_by=LOST, argument="delayed entry made ready, and deleted"
+    ),
     Mutant(
         "repair: ready or delayed",
-        " and (key == DELAYED or not is_delayed(lane, id)) then return end",
-        " then return end",
+        " and (key == DELAYED or not is_delayed(lane, id)) then return fields end",
+        " then return fields end",
         KEPT,
         argument="delayed made ready",
     ),
@@ -98,8 +134,8 @@ MUTANTS = (
     ),
     Mutant(
         "repair: what nobody holds waits on",
-        "if row and row[2] == NOBODY then call('XACK', lane_key(lane), GROUP, id) else call('ZREM', key, member) end",
-        "call('ZREM', key, member)",
+        "  if not (row and row[2] == NOBODY) then return remove() end\n",
+        "  if true then return remove() end\n",
         KEPT,
         argument="group set back",
     ),

@@ -16,12 +16,13 @@ from streamfleet.common.replies import ready_member
 
 Asked = (
     tuple[Lane, str]
-    | tuple[Lane, str, None, None, str | None]
+    | tuple[Lane, str, int | None, None, str | None]
     | tuple[Lane, None, int | None, int | None]
     | tuple[Lane, None, int | None, int | None, str, int]
 )
-"""Lane and stream id of a request that waits; or lane, None, deadline (epoch ms) and ttl (ms) of one that would. Then
-its tenant, empty for none, None where it is not known; and how many more of the same call go first."""
+"""Lane and stream id of a request that waits, and its rank (epoch ms) if that is known; or lane, None, deadline (epoch
+ms) and ttl (ms) of one that would wait. Then its tenant, empty for none, None where it is not known; and how many more
+of the same call go first."""
 log = structlog.get_logger(__name__)
 FRESH_S = 1.0
 
@@ -83,4 +84,4 @@ class ClientBroker(BrokerBase):
             "expected", [*self._shared, self.keys.pace], [self._config, json.dumps(rows)]
         )
         found = [int(value) if value else None for value in reply]
-        return [Expected(*found[at : at + 4]) for at in range(0, len(found), 4)]
+        return [Expected(*found[at : at + 5]) for at in range(0, len(found), 5)]

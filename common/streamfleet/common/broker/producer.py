@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamfleet.common.broker.client import ClientBroker
-from streamfleet.common.broker.types import Accepted, EnqueueCode, EntryState, Submission
+from streamfleet.common.broker.types import Accepted, EnqueueCode, EntryState, Labelled, Submission
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.keys import GROUP, NOBODY
@@ -17,6 +17,7 @@ from streamfleet.common.protocol import BEFORE_IT_COMES, Lane
 from streamfleet.common.replies import (
     entries,
     id_order,
+    labelled_lanes,
     last_delivered,
     pending_row,
     ready_member,
@@ -124,17 +125,23 @@ class ProducerBroker(ClientBroker):
         ]
 
     async def entry_state(self, entry: str) -> EntryState | None:
-        """State of an entry; None if it is no longer in its lane. Reads no body, because a producer may not."""
+        """State of an entry; None if it is no longer in its lane. Reads no body, because a producer may not.
+
+        An entry that was staged and is nowhere else is taken for one that waits, while others of its lane wait with a
+        tenant: their sets cannot be asked for a stream id alone.
+        """
         lane_name, stream_id = entry.split(":", 1)
         lane = Lane(lane_name)
         stream = self.keys.lane(lane)
         try:
-            pending, groups, waiting, delayed = await self.connection.pipeline(
+            pending, groups, waiting, delayed, ticket, labels = await self.connection.pipeline(
                 [
                     ("XPENDING", stream, GROUP, stream_id, stream_id, 1),
                     ("XINFO", "GROUPS", stream),
                     ("ZSCORE", self.keys.ready(lane), ready_member(stream_id)),
                     ("ZSCORE", self.keys.delayed, f"{lane.number}|{stream_id}"),
+                    ("HGET", self.keys.tickets, f"{lane.number}|{stream_id}"),
+                    ("HGET", self.keys.lane_states, "labelled"),
                 ]
             )
         except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
@@ -143,7 +150,9 @@ class ProducerBroker(ClientBroker):
         if row is not None and row[1] != NOBODY:
             return EntryState(row[1], row[3])
         undelivered = id_order(stream_id) > id_order(last_delivered(groups, GROUP))
-        return EntryState() if row or waiting or delayed or undelivered else None
+        counts = labelled_lanes(labels).get(lane, Labelled())
+        known = row or waiting or delayed or undelivered or ticket
+        return EntryState() if known or counts.tenant + counts.held else None
 
     async def read_replies(self, client: str, last_id: str, block_ms: int) -> tuple[str, Notifications]:
         """Wait up to `block_ms` for requests that end after `last_id`. Returns the id to go on from, and them."""

@@ -112,12 +112,35 @@ class Expected(NamedTuple):
         run_ms: time of a usual run; None as for `wait_ms`.
         left_ms: time that would be left of them until its deadline, negative if it will likely be late; None without a
             deadline too.
+        rank_ms: rank of one that waits, epoch ms; None as for `place`.
     """
 
     place: int | None = None
     wait_ms: int | None = None
     run_ms: int | None = None
     left_ms: int | None = None
+    rank_ms: int | None = None
+
+
+class Labelled(NamedTuple):
+    """Number of requests that wait in a lane with a label, by the sets that `Keys.ready` lists.
+
+    Attributes:
+        tenant: in ``:t:``, with a tenant and without a home.
+        both: in ``:th:`` and ``:ht:``, with a tenant and a home.
+        home: in ``:h:``, with a home and without a tenant.
+        held: in ``:held``, interrupted ones that wait for their worker.
+    """
+
+    tenant: int = 0
+    both: int = 0
+    home: int = 0
+    held: int = 0
+
+    @property
+    def shared(self) -> bool:
+        """True if tenants share the lane."""
+        return self.tenant + self.both > 0
 
 
 class TenantRule(NamedTuple):
@@ -165,7 +188,7 @@ class Claim:
         staged_ms: time of staging, epoch ms, if its stream id was ahead of the clock; else None.
         interrupted: number of times that it gave way to an urgent request.
         kept: run whose output was kept; empty if there is none.
-        passed_ms: time for which others were taken before it because it waited for another worker; None if none were.
+        passed_ms: time from enqueueing to the claim, if it waited for another worker; None if it did not.
         length: class of its length; empty if its deadline was not judged.
     """
 

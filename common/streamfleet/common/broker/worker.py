@@ -38,6 +38,7 @@ from streamfleet.common.replies import (
     claim,
     entries,
     first_score,
+    labelled_lanes,
     lease_row,
     made_watcher,
     number,
@@ -101,12 +102,31 @@ class WorkerBroker(HousekeepingBroker):
 
     async def head(self) -> tuple[Lane, float] | None:
         """Lane and rank of the first staged request, of lanes that are not paused; None if there is none."""
-        fields = [f"paused:{lane}" for lane in LANES]
+        fields = [*(f"paused:{lane}" for lane in LANES), "labelled"]
         commands = [("ZRANGE", self.keys.ready(lane), 0, 0, "WITHSCORES") for lane in LANES]
-        *found, paused = await self._look_all([*commands, ("HMGET", self.keys.lane_states, *fields)])
-        ranks = map(first_score, found)
-        waiting = zip(LANES, ranks, paused, strict=True)
-        return next(((lane, rank) for lane, rank, pause in waiting if rank is not None and pause is None), None)
+        *found, (*paused, labels) = await self._look_all([*commands, ("HMGET", self.keys.lane_states, *fields)])
+        counts = labelled_lanes(labels)
+        for lane, rank, pause in zip(LANES, map(first_score, found), paused, strict=True):
+            if pause is None:
+                first = await self._first_rank(lane, rank) if lane in counts else rank
+                if first is not None:
+                    return lane, first
+        return None
+
+    async def _first_rank(self, lane: Lane, rank: int | None) -> int | None:
+        """Rank of the first request of a lane in which something has a label; `rank`: of its first without one."""
+        ready = self.keys.ready(lane)
+        *firsts, turns = await self._look_all(
+            [
+                ("ZRANGE", f"{ready}:firsts", 0, 0, "WITHSCORES"),
+                ("ZRANGE", f"{ready}:held", 0, 0, "WITHSCORES"),
+                ("ZRANGEBYSCORE", self.keys.turns(lane), 0, "+inf", "LIMIT", 0, 1),
+            ]
+        )
+        if turns and turns[0]:
+            sets = [f"{ready}:{kind}:".encode() + turns[0] for kind in ("t", "th")]
+            firsts += await self._look_all([("ZRANGE", key, 0, 0, "WITHSCORES") for key in sets])
+        return min((each for each in (rank, *map(first_score, firsts)) if each is not None), default=None)
 
     async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
         """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull.

@@ -4,8 +4,8 @@
 --   because counting copies them).
 -- Returns {counters as a flat list, delayed, tries, dead letters, lanes, served}; a lane is {length, ready, running, held by
 --   nobody, undelivered or -1 if more than the bound, entries ever added or -1 if the server does not know}; and the
---   tenants' records and charges as a flat list (policies/tenants.lua).
-local bound, SERVED = tonumber(ARGV[2]), KEYS[SHARED - 4]
+--   tenants' records and charges as a flat list (order/tenants.lua).
+local bound, SERVED, waiting = tonumber(ARGV[2]), KEYS[SHARED - 3], lane_lengths()
 
 local function undelivered(lane, last)
   local counted = 0
@@ -14,7 +14,7 @@ local function undelivered(lane, last)
 end
 
 local function audit_lane(lane)
-  if call('EXISTS', lane_key(lane)) == 0 then return {0, call('ZCARD', ready_key(lane)), 0, 0, 0, -1} end
+  if call('EXISTS', lane_key(lane)) == 0 then return {0, waiting[lane], 0, 0, 0, -1} end
   local group, pending, nobody = group_of(lane), 0, 0
   local info = call('XINFO', 'STREAM', lane_key(lane))
   local last = '0-0'
@@ -25,7 +25,7 @@ local function audit_lane(lane)
       if row[1] == NOBODY then nobody = tonumber(row[2]) end
     end
   end
-  return {call('XLEN', lane_key(lane)), call('ZCARD', ready_key(lane)), pending - nobody, nobody, undelivered(lane, last),
+  return {call('XLEN', lane_key(lane)), waiting[lane], pending - nobody, nobody, undelivered(lane, last),
     named(info, 'entries-added') or -1}
 end
 
@@ -33,8 +33,8 @@ local lanes = {}
 for lane = 1, LANE_COUNT do lanes[lane] = audit_lane(lane) end
 local served = call_if_typed('HGETALL', SERVED) or {}
 for i = 1, #served, 2 do
-  if string.sub(served[i], 1, 2) == 't|' and #served[i + 1] == 56 then
-    served[i + 1] = string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', struct.unpack('<ddddddd', served[i + 1]))
+  if string.sub(served[i], 1, 2) == 't|' and #served[i + 1] == 64 then
+    served[i + 1] = string.format(string.rep('%.0f ', 8), struct.unpack('<dddddddd', served[i + 1]))
   end
 end
 return {call('HGETALL', COUNTS), call('ZCARD', DELAYED), call('HLEN', ATTEMPTS), call('XLEN', DEAD), lanes, served}

@@ -17,10 +17,10 @@ local function pending_of(lane)
   return count
 end
 
-local outstanding, staged_now, added = 0, call('ZCARD', DELAYED), 0
+local outstanding, staged_now, added, waiting = 0, call('ZCARD', DELAYED), 0, lane_lengths()
 for lane = 1, LANE_COUNT do
   outstanding = outstanding + call('XLEN', lane_key(lane))
-  staged_now = staged_now + call('ZCARD', ready_key(lane)) + pending_of(lane)
+  staged_now = staged_now + waiting[lane] + pending_of(lane)
   local of_lane = named(call('XINFO', 'STREAM', lane_key(lane)), 'entries-added')
   added = added and of_lane and added + of_lane or nil
 end

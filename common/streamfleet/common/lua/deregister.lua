@@ -1,10 +1,9 @@
 -- @include hooks
 -- @include info
--- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard
--- its pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
--- KEYS: shared; the hash `clock`.
--- ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a worker
---   counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
+-- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard its pending
+-- entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
+-- KEYS: shared; the hash `clock`. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a
+--   worker counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
 -- Returns how many were forgotten.
 local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6] or '0')
 local CLOCK, forgotten, look_only = KEYS[SHARED + 1], 0, ARGV[5] == '1'
@@ -35,13 +34,12 @@ local function forget(worker)
   call('ZREM', WATCH, worker)
 end
 
--- Workers with a recent heartbeat, or one from before the clock was set back; all others are forgotten.
-local function living()
-  local flat, now, alive = call('HGETALL', WORKERS), now_ms(), {}
+local function forget_the_gone()
+  local flat, now, looked_at = call('HGETALL', WORKERS), now_ms(), {}
   for i = 1, #flat, 2 do
     local known, description = pcall(cjson.decode, flat[i + 1])
     local seen = known and type(description) == 'table' and tonumber(description.seen_ms) or 0
-    alive[flat[i]] = true
+    looked_at[flat[i]] = true
     if seen < now - silent_ms then forget(flat[i]) end
     -- @guard deregister: a sign of life from before the clock was set back counts as one of now
     if seen > now and not look_only then
@@ -50,19 +48,18 @@ local function living()
       if known then call('HSET', WORKERS, flat[i], description) end
     end
   end
-  return alive
-end
-
-if leaving ~= '' then forget(leaving); return forgotten end
-local alive, done = living(), {}
-for lane = 1, LANE_COUNT do
-  for _, row in ipairs(call('XINFO', 'CONSUMERS', lane_key(lane), GROUP)) do
-    local name = named(row, 'name')
-    if name ~= NOBODY and not alive[name] and not done[name] and named(row, 'idle') >= silent_ms then
-      done[name] = true
-      forget(name)
+  for lane = 1, LANE_COUNT do
+    for _, row in ipairs(call('XINFO', 'CONSUMERS', lane_key(lane), GROUP)) do
+      local name = named(row, 'name')
+      if name ~= NOBODY and not looked_at[name] and named(row, 'idle') >= silent_ms then
+        looked_at[name] = true
+        forget(name)
+      end
     end
   end
+  if pause_ms > 0 and forgotten < most then call('HSET', CLOCK, 'forgot', string.format('%.0f', now_ms())) end
 end
-if pause_ms > 0 and forgotten < most then call('HSET', CLOCK, 'forgot', string.format('%.0f', now_ms())) end
+
+if leaving ~= '' then forget(leaving) else forget_the_gone() end
+HOOKS.write_changes()
 return forgotten

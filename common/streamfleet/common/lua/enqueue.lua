@@ -1,7 +1,7 @@
 -- @include lane_limits
 -- @include same_request
 -- Accept requests, each id once.
--- KEYS: the lanes; if ARGV[6] is not 0, then their ready sets, `arrivals`, `waiting`, `served` and `delayed`; then
+-- KEYS: the lanes; if ARGV[6] is not 0, then their ready sets, `arrivals`, `lanes`, `served` and `delayed`; then
 --   the request records; then, in the same order, the results.
 -- ARGV: 1 lane limit (entries); 2 lane limit (bytes); 3 life of the record of a request that has not ended (ms); 4 `touch`
 --   if the caller waits for replicas, or ''; 5 number of lanes; 6 percent of a lane's limits that one tenant may have

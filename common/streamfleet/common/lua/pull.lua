@@ -12,7 +12,7 @@
 -- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt, request id, fields, lost,
 --   staged, interrupted, length, passed}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
 --   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or '', length the
---   class if its deadline was judged, else '', passed the ms for which it was passed over, or ''; role: 0 pull again when there
+--   class if its deadline was judged, else '', passed the ms for which it was left to another worker, or ''; role: 0 pull again when there
 --   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
 --   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
 local arg = read_wishes()
@@ -36,7 +36,7 @@ dropped = dropped + unfit_ones + ended
 -- @guard pull: counts are written
 write_counts()
 local moved = #claims + dropped + staged > 0
-local ready, soonest = TURNS.left(waiting, arg, #claims)
+local ready, soonest = TURNS.left(waiting, is_paused, arg, #claims)
 local rest = sum(waiting)
 arg.calm = (ready or rest) == 0
 local role = assign_role(arg, waiting, rest, #claims, cut, moved, now)

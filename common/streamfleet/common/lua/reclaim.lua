@@ -27,7 +27,7 @@ local function take_back(lane, id, worker, deliveries)
     -- @guard reclaim: no attempt where none was made
     deliveries = 0
     -- @guard reclaim: staged where it was not yet
-    count_staged(lane, id)
+    count_staged(lane, id, fields)
   end
   if not fields then
     remove_entry(lane, id)

@@ -3,10 +3,10 @@
 -- take a free watch.
 -- KEYS: shared. ARGV: 1 configuration. Returns nothing.
 local MOST_WATCH_MS = 120000
-require_types()
+local waiting = require_types()
 open_for_writes()
 local now, ready = now_ms(), 0
-for lane = 1, LANE_COUNT do ready = ready + call('ZCARD', ready_key(lane)) end
+for lane = 1, LANE_COUNT do ready = ready + waiting[lane] end
 -- @guard tend_watchers: work is said again
 if ready > 0 then
   wake()

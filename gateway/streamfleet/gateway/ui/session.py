@@ -7,7 +7,7 @@ request. All viewers share one reading of a queue, for a second: a hundred viewe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,7 +100,7 @@ class QueueReader:
         }
         return overview(snapshot, self._meter.add(snapshot), upcoming)
 
-    async def _read_heads(self, broker: OperatorBroker, ready: dict[Lane, list[tuple[str, int]]]) -> None:
+    async def _read_heads(self, broker: OperatorBroker, ready: Mapping[Lane, Sequence[tuple[str, int]]]) -> None:
         """Read the heads that are not cached: an entry never changes."""
         size = 0
         for lane, some in ready.items():

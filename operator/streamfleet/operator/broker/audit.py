@@ -44,21 +44,25 @@ class TenantAudit:
     """One tenant: its requests that have ended, those that run, and its tokens.
 
     Attributes:
-        running, requests, missed: requests that run; that a worker has ended; that have expired.
-        charged, tokens: tokens charged so far; those of them that are settled.
+        limited: number of its runs that count against its limit.
+        requests, missed: requests that a worker has ended; that have expired.
+        charged, tokens: tokens charged for runs that are over; those of them whose requests have ended.
         lost: tokens of runs that were lost with their workers, which are not charged.
         seen_ms: when a request of it came or ran last, epoch ms.
-        running_charges, outstanding: number of charges of runs, and tokens of all charges that are not settled.
+        running, limited_charges: number of charges of runs, and of those that count against its limit.
+        kept, outstanding: tokens of requests that have not ended, for runs that are over; and for those that run too.
     """
 
-    running: int = 0
+    limited: int = 0
     requests: int = 0
     charged: int = 0
     tokens: int = 0
     lost: int = 0
     missed: int = 0
     seen_ms: int = 0
-    running_charges: int = 0
+    running: int = 0
+    limited_charges: int = 0
+    kept: int = 0
     outstanding: int = 0
 
 
@@ -67,13 +71,15 @@ def tenant_audits(served: Mapping[str, str]) -> dict[str, TenantAudit]:
     records = {name[2:]: [*map(_whole, value.split())][:7] for name, value in served.items() if name.startswith("t|")}
     charges: dict[str, list[int]] = {}
     for field_name, value in served.items():
-        prompt, output, _, kept, _, *tenant = value.split(" ", 5) if field_name.startswith("c|") else [""] * 5
-        if tenant:
-            run = _whole(prompt) + _whole(output)
-            known = charges.setdefault(tenant[0], [0, 0])
+        words = value.split(" ", 6) if field_name.startswith("c|") else []
+        if len(words) == 7:
+            prompt, output, _, kept, _, counted, tenant = words
+            run, known = _whole(prompt) + _whole(output), charges.setdefault(tenant, [0, 0, 0, 0])
             known[0] += run > 0
-            known[1] += run + _whole(kept)
-    return {name: TenantAudit(*record, *charges.get(name, (0, 0))) for name, record in records.items()}
+            known[1] += run > 0 and counted == "1"
+            known[2] += _whole(kept)
+            known[3] += run + _whole(kept)
+    return {name: TenantAudit(*record, *charges.get(name, ())) for name, record in records.items()}
 
 
 def length_audits(served: Mapping[str, str]) -> dict[str, dict[str, tuple[float, float]]]:
@@ -83,7 +89,7 @@ def length_audits(served: Mapping[str, str]) -> dict[str, dict[str, tuple[float,
         for row in value.split(";")[1:] if name.startswith("l|") else ():
             label, *numbers = row.split(" ")
             try:
-                number, mean, _ = map(float, numbers)
+                number, mean, _ = map(float, numbers[:3])
             except ValueError:
                 continue
             if 0 < number < LARGEST and 0 <= mean < LARGEST:
@@ -168,24 +174,36 @@ class Audit:
     def _tenant_problems(self) -> list[str]:
         found = []
         for name, tenant in self.tenants.items():
-            if tenant.charged != tenant.tokens + tenant.outstanding:
+            if tenant.charged != tenant.tokens + tenant.kept:
                 found.append(
                     f"tenant {name!r} is charged {tenant.charged} tokens, but {tenant.tokens} settled + "
-                    f"{tenant.outstanding} outstanding are there"
+                    f"{tenant.kept} of requests that have not ended are there"
                 )
-            if tenant.running != tenant.running_charges:
-                found.append(f"tenant {name!r} runs {tenant.running}, but {tenant.running_charges} are charged")
+            if tenant.limited != tenant.limited_charges:
+                found.append(f"tenant {name!r} runs {tenant.limited}, but {tenant.limited_charges} are charged")
         return found
+
+
+PLACES = 17
+
+
+def places(size: int, most: int = PLACES) -> list[int]:
+    """Up to `most` places of a sorted set of this size to read: the first, the last, and some spread evenly between."""
+    return sorted({step * max(0, size - 1) // (most - 1) for step in range(most)})
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """One place of a ready set: ``place`` 0 runs next; the request's time of enqueueing and its rank are epoch ms."""
+    """One request that waits: ``place`` 0 runs next; the time of its enqueueing and its rank are epoch ms.
+
+    It stands for ``number`` requests of its lane.
+    """
 
     lane: Lane
     place: int
     enqueued_ms: int
     rank_ms: int
+    number: float = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +216,7 @@ class Sample:
         delayed: number of delayed requests by lane, among those that were read.
         oldest_ms: time of enqueueing of each lane's oldest entry, epoch ms; empty lanes are missing.
         paused_ms: start of the pause of each paused lane, epoch ms; 0 if it cannot be read.
-        first_ms: first rank of each lane's ready set, epoch ms, whoever wrote it; empty ones are missing.
+        first_ms: first rank of what waits in each lane, epoch ms, whoever wrote it; empty ones are missing.
         ranked: the places that were asked for and hold a request, lane by lane.
         pace_per_s: requests that the fleet takes a second while any wait (lua/policies/pace.lua), as last measured;
             None before that.

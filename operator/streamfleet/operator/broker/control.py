@@ -18,6 +18,7 @@ from streamfleet.common.replies import (
     entries,
     first_score,
     id_order,
+    labelled_lanes,
     lane_of,
     mapping,
     number,
@@ -26,13 +27,14 @@ from streamfleet.common.replies import (
     tenant_rule,
     texts,
 )
-from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, length_audits, tenant_audits
+from streamfleet.operator.broker.audit import Audit, Ranked, Sample, lane_audit, length_audits, places, tenant_audits
+from streamfleet.operator.broker.waiting import WaitingBroker
 
 OUTSTANDING = "outstanding"
 """Status that requeue.lua returns for a request that has not ended."""
 
 
-class ControlBroker(ClientBroker):
+class ControlBroker(WaitingBroker, ClientBroker):
     """Count requests, pause lanes, drain workers, change the queue's configuration, handle dead letters."""
 
     async def audit(self, bound: int = 10_000) -> Audit:
@@ -50,26 +52,36 @@ class ControlBroker(ClientBroker):
             lengths=length_audits(texts(served)),
         )
 
-    async def sample(self, places: Mapping[Lane, Sequence[int]], delayed_at_most: int) -> Sample:
-        """Ages and deadlines, as far as `audit` does not tell; one round trip, whose cost does not grow with the queue.
+    async def sample(self, ready: Mapping[Lane, int], delayed_at_most: int) -> Sample:
+        """Ages and deadlines, as far as `audit` does not tell, at a cost that does not grow with the queue.
+
+        One round trip, and three more while requests wait that have a tenant or a home.
 
         Args:
-            places: places of each lane's ready set to read, from 0, which runs next.
+            ready: number of requests that wait in each lane.
             delayed_at_most: largest number of delayed requests to count by lane.
         """
-        asked = [(lane, place) for lane in LANES for place in places[lane]]
-        (seconds, microseconds), workers, delayed, paused, pace, *rows = await self._look_all(
+        asked = [(lane, place) for lane in LANES for place in places(ready[lane])]
+        (seconds, microseconds), workers, delayed, (*paused, labels), pace, *rows = await self._look_all(
             [
                 ("TIME",),
                 ("HGETALL", self.keys.workers),
                 ("ZRANGE", self.keys.delayed, 0, delayed_at_most - 1),
-                ("HMGET", self.keys.lane_states, *self._paused_fields),
+                ("HMGET", self.keys.lane_states, *self._paused_fields, "labelled"),
                 ("GET", self.keys.pace),
                 *(("XRANGE", self.keys.lane(lane), "-", "+", "COUNT", 1) for lane in LANES),
                 *(("ZRANGE", self.keys.ready(lane), place, place, "WITHSCORES") for lane, place in asked),
             ]
         )
         oldest, staged = rows[: len(LANES)], list(zip(asked, rows[len(LANES) :], strict=True))
+        first_ms = {
+            lane: rank for (lane, place), row in staged if place == 0 and (rank := first_score(row)) is not None
+        }
+        ranked = [Ranked(*at, *found) for at, row in staged if (found := ranked_member(row))]
+        for labelled, (first, merged) in (await self._ranked(labelled_lanes(labels))).items():
+            ranked = [each for each in ranked if each.lane is not labelled] + merged
+            if first is not None:
+                first_ms[labelled] = first
         return Sample(
             now_ms=int(seconds) * 1000 + int(microseconds) // 1000,
             workers=descriptions(workers),
@@ -78,10 +90,8 @@ class ControlBroker(ClientBroker):
                 lane: id_order(entry)[0] for lane, row in zip(LANES, oldest, strict=True) for entry, _ in entries(row)
             },
             paused_ms=_paused(paused),
-            first_ms={
-                lane: rank for (lane, place), row in staged if place == 0 and (rank := first_score(row)) is not None
-            },
-            ranked=[Ranked(*at, *found) for at, row in staged if (found := ranked_member(row))],
+            first_ms=first_ms,
+            ranked=ranked,
             pace_per_s=pace_per_s(pace),
         )
 
@@ -191,24 +201,6 @@ class ControlBroker(ClientBroker):
     async def has_tenants(self) -> bool:
         """True if a tenant was given lately, or operators have set something of one."""
         return bool(await self._look("HGET", self.keys.lane_states, "tenants") or await self.tenant_rules())
-
-    async def tenants_waiting(self, tenants: Sequence[str]) -> dict[str, int]:
-        """Number of ready requests of these tenants, in lanes that tenants share."""
-        places = [(lane, tenant) for tenant in tenants for lane in LANES]
-        counts = await self._look_all(
-            [
-                ("ZLEXCOUNT", self.keys.waiting, f"[{lane.number}{tenant}\0", f"({lane.number}{tenant}\1")
-                for lane, tenant in places
-            ]
-        )
-        found = dict.fromkeys(tenants, 0)
-        for (_, tenant), count in zip(places, counts, strict=True):
-            found[tenant] += count
-        return found
-
-    async def waiting_in_turns(self) -> int:
-        """Number of ready requests in lanes that tenants share."""
-        return int(await self._look("ZLEXCOUNT", self.keys.waiting, "-", "+"))
 
     @property
     def _paused_fields(self) -> list[str]:

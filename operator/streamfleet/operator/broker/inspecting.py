@@ -19,8 +19,6 @@ from streamfleet.common.replies import (
     last_delivered,
     mapping,
     pending_row,
-    ready_entries,
-    ready_member,
     recorded,
     score,
 )
@@ -42,7 +40,8 @@ class EntryDetails:
         worker, attempt, idle_ms: consumer that holds it, attempt, and ms since the last renewal; None, 0 and 0 if
             none
             holds it. The consumer `~` is no worker: it holds entries that no worker has been given yet.
-        before, rank_ms: number of requests of its lane that run before it, and its rank, epoch ms; None if not ready.
+        before, rank_ms: number of requests of its lane that run before it, and its rank, epoch ms, once somebody has
+            asked for them; None if it is not ready.
         due_ms: time of its next attempt, epoch ms; None if it is not delayed.
         tries: ``<attempts>[ <worker>…]`` of the attempts before this one; empty for none.
         interrupted: ``<times>[ <run> <bytes>[ <until> <worker>]]``: how often it gave way to an urgent request, the
@@ -93,22 +92,19 @@ class InspectingBroker(BrokerBase):
         return StoredRequest(entry, reply, decode_result(request_id, mapping(fields)), ttl if ttl > 0 else None)
 
     async def entry_details(self, lane: Lane, stream_id: str) -> EntryDetails:
-        """State of an entry. O(log n) of its lane."""
-        stream, ready, field = self.keys.lane(lane), self.keys.ready(lane), f"{lane.number}|{stream_id}"
-        member = ready_member(stream_id)
+        """State of an entry, without its place. O(log n) of its lane."""
+        stream, field = self.keys.lane(lane), f"{lane.number}|{stream_id}"
         commands: list[tuple[Any, ...]] = [
             ("XRANGE", stream, stream_id, stream_id),
-            ("ZRANK", ready, member),
-            ("ZSCORE", ready, member),
             ("ZSCORE", self.keys.delayed, field),
             ("HGET", self.keys.tries, field),
             ("HGET", self.keys.entries, f"interrupted:{field}"),
         ]
         group = [("XPENDING", stream, GROUP, stream_id, stream_id, 1), ("XINFO", "GROUPS", stream)]
         try:
-            found, before, rank, due, tries, interrupted, pending, groups = await self._look_all([*commands, *group])
+            found, due, tries, interrupted, pending, groups = await self._look_all([*commands, *group])
         except MissingGroup:  # without a group, no worker was ever there, and nothing was delivered
-            found, before, rank, due, tries, interrupted = await self._look_all(commands)
+            found, due, tries, interrupted = await self._look_all(commands)
             pending, groups = [], []
         row = pending_row(pending[0]) if pending else None
         return EntryDetails(
@@ -117,8 +113,8 @@ class InspectingBroker(BrokerBase):
             worker=row[1] if row else None,
             attempt=row[3] if row else 0,
             idle_ms=row[2] if row else 0,
-            before=before,
-            rank_ms=score(rank),
+            before=None,
+            rank_ms=None,
             due_ms=score(due),
             tries=(tries or b"").decode(errors="backslashreplace"),
             interrupted=(interrupted or b"").decode(errors="backslashreplace"),
@@ -167,12 +163,6 @@ class InspectingBroker(BrokerBase):
             if len(found) < min(chunk, most):
                 return
             most, last, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
-
-    async def next_ready(self, most: int) -> dict[Lane, list[tuple[str, int]]]:
-        """The next `most` requests of each lane: stream ids and ranks, epoch ms."""
-        words = [("ZRANGE", self.keys.ready(lane), 0, most - 1, "WITHSCORES") for lane in LANES]
-        replies = await self._look_all(words)
-        return {lane: ready_entries(reply) for lane, reply in zip(LANES, replies, strict=True)}
 
     async def some_keys(self, rounds: int, at_once: int = 500) -> tuple[list[str], bool]:
         """Keys of all queues with this prefix, found in `rounds` calls of SCAN; True if these covered the database."""

@@ -13,6 +13,8 @@ from streamfleet.common.protocol import Lane
 ENTRIES, BYTES = 128, 131_072
 """Bounds of one call, which copies the entries that it checks while the server does nothing else."""
 SCANNED = 250
+_BROKEN = re.compile(rb":broken:\d{13}$")
+"""End of the name of a key that was renamed because it was of another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class KeyCheck:
         field: field that it must have, or empty.
     """
 
-    key: str
+    key: str | bytes
     type: str
     life_ms: int | None = None
     field: str = ""
@@ -75,30 +77,46 @@ class RepairBroker(BrokerBase):
         return reached.decode(), found
 
     async def check_members(
-        self, part: str, lane: Lane | None, members: Sequence[bytes], mend: bool
+        self, part: str, lane: Lane | None, members: Sequence[bytes], mend: bool, label: bytes = b""
     ) -> tuple[int, list[Damage]]:
-        """Check members of a ready set (`part` is ``ready``), of the delayed set, or fields of ``tries``.
+        """Check members of a ready set (`part` is ``ready``) or the delayed set, or fields of ``tries`` or ``tickets``.
+
+        Args:
+            part: ``ready``, ``firsts`` (of that set), ``delayed``, ``tries`` or ``tickets``.
+            lane: None for what belongs to all lanes.
+            members: the members, or fields.
+            mend: repair what is found.
+            label: what the key of a label's set has behind that of the ready set.
 
         Returns:
             Number of members that were checked, at least one; and the findings.
         """
-        reached, found = await self._repair(part, lane.number if lane else 0, "", members, mend)
+        reached, found = await self._repair(part, lane.number if lane else 0, label, members, mend)
         return int(reached), found
 
+    async def check_counts(self, lane: Lane, labels: Sequence[bytes], mend: bool) -> list[Damage]:
+        """Check the number of those that wait with a label. `labels`: of the lane's sets, as from `label_sets`."""
+        return (await self._repair("counts", lane.number, "", labels, mend))[1]
+
+    async def check_interrupted(self, mend: bool) -> list[Damage]:
+        """Check the number of interrupted requests, and of the bytes of output that is kept for them."""
+        return (await self._repair("interrupted", 0, "", (), mend))[1]
+
     async def _repair(
-        self, part: str, lane: int, after: str, members: Sequence[bytes], mend: bool
+        self, part: str, lane: int, after: str | bytes, members: Sequence[bytes], mend: bool
     ) -> tuple[Any, list[Damage]]:
         args = [self._config, int(mend), part, lane, after, ENTRIES, BYTES, *members]
         reached, found = await self.connection.script("repair", self._shared, args)
         return reached, _damages(found)
 
-    async def members(self, part: str, lane: Lane | None) -> AsyncIterator[list[bytes]]:
-        """Members of the sorted set, or fields of the hash, that `part` names in `check_members`, some at a time.
+    async def members(self, part: str, lane: Lane | None, label: bytes = b"") -> AsyncIterator[list[bytes]]:
+        """Members of the sorted set, or fields of the hash, that `check_members` checks by the same name, in parts.
 
         A member that is present throughout is returned at least once.
         """
-        key = {"ready": self.keys.ready(lane or ""), "delayed": self.keys.delayed, "tries": self.keys.tries}[part]
-        verb, cursor = "HSCAN" if part == "tries" else "ZSCAN", b"0"
+        shared = {"delayed": self.keys.delayed, "tries": self.keys.tries, "tickets": self.keys.tickets}
+        key = shared.get(part) or self.keys.ready(lane or "").encode() + label
+        verb, cursor = "HSCAN" if part in ("tries", "tickets") else "ZSCAN", b"0"
         while True:
             cursor, flat = await self.connection.command(verb, key, cursor, "COUNT", SCANNED)
             if flat:
@@ -108,10 +126,23 @@ class RepairBroker(BrokerBase):
 
     async def every_key(self) -> AsyncIterator[list[str]]:
         """The queue's keys with ASCII names, out of all keys of the database, some hundreds at a time."""
-        cursor, pattern = b"0", re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
+        async for found in self._scan(self.keys.base):
+            yield [key.decode() for key in found if key.isascii()]
+
+    async def label_sets(self) -> AsyncIterator[list[tuple[Lane, bytes]]]:
+        """Lane, and what the key has behind that of the ready set, of each set of what waits with a label."""
+        names = {lane.encode(): lane for lane in Lane}
+        before = len(self.keys.ready(""))
+        async for found in self._scan(self.keys.ready("")):
+            keys = [key for key in found if not _BROKEN.search(key)]
+            parts = [key[before:].partition(b":") for key in keys]
+            yield [(names[lane], colon + label) for lane, colon, label in parts if lane in names and colon]
+
+    async def _scan(self, prefix: str) -> AsyncIterator[list[bytes]]:
+        cursor, pattern = b"0", re.sub(r"([*?\[\]^\\])", r"\\\1", prefix) + "*"
         while True:
             cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
-            yield [key.decode() for key in found if key.isascii()]
+            yield found
             if cursor == b"0":
                 return
 
@@ -121,7 +152,7 @@ class RepairBroker(BrokerBase):
 
     async def check_keys(self, checks: Sequence[KeyCheck], mend: bool) -> list[Damage]:
         """Check types and lifetimes of keys; with `mend`, wrong keys are renamed, or get the missing lifetime."""
-        keys = [*self._shared, *(check.key for check in checks)]
+        keys: list[Any] = [*self._shared, *(check.key for check in checks)]
         args: list[Any] = [self._config, int(mend), f":broken:{await self.now_ms()}"]
         for check in checks:
             args += (check.type, "" if check.life_ms is None else check.life_ms, check.field)

@@ -43,7 +43,7 @@ ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("xack", "xgroup|delconsumer"), f"{KEY} workers 1-0"),
     **dict.fromkeys(("xgroup|create", "xgroup|setid"), f"{KEY} workers 0"),
     **dict.fromkeys(("xpending", "xinfo|consumers"), f"{KEY} workers"),
-    **dict.fromkeys(("zrangebylex", "zrevrangebylex", "zlexcount", "zremrangebylex"), f"{KEY} - +"),
+    **dict.fromkeys(("zrangebylex", "zrevrangebylex"), f"{KEY} - +"),
     "lrange": f"{KEY} 0 1",
     "lindex": f"{KEY} 0",
     "getbit": f"{KEY} 0",

@@ -34,7 +34,7 @@ class Lengths:
 
 
 def length_class(limit: int | None) -> str:
-    """Class of an asked limit, as lua/policies/lengths.lua has it."""
+    """Class of an asked limit, as lua/order/tenant_lengths.lua has it."""
     return "none" if limit is None else str(math.floor(2 * math.log2(limit + 1)))
 
 

@@ -3,9 +3,9 @@
 
 -- Count an entry that nobody held as staged. If its group was set back or created again (LANES remembers its position
 -- then), it has been counted already.
-local function count_staged(lane, id)
-  local member, again = encode_id(id), given_id(call('HGET', LANES, 'again:' .. LANE_NAMES[lane]))
-  if call('ZSCORE', ready_key(lane), member) or (again and member <= encode_id(again)) then return end
+local function count_staged(lane, id, fields)
+  local again = given_id(call('HGET', LANES, 'again:' .. LANE_NAMES[lane]))
+  if again and encode_id(id) <= encode_id(again) or HOOKS.waits(lane, id, fields) then return end
   count('staged')
 end
 

@@ -29,7 +29,7 @@ local function remove_entry(lane, id, late) remove_entries(lane, {id}, late) end
 -- letter of each part of DEAD_PART bytes. At the start of a part, the letters before the part that is a whole cap ago
 -- are deleted.
 local function bound_dead_bytes(id, bytes)
-  local DEAD_PART, DEAD_PARTS = 16777216, KEYS[SHARED - 6]
+  local DEAD_PART, DEAD_PARTS = 16777216, KEYS[SHARED - 5]
   local total = redis.pcall('HINCRBY', DEAD_PARTS, 'bytes', bytes)
   if type(total) ~= 'number' then return end   -- overwritten by hand: then only the number of letters is bounded
   local part = math.floor(total / DEAD_PART)

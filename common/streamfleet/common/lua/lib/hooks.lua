@@ -1,18 +1,33 @@
 -- @include entry
 -- @include interrupted
 -- @include wake
--- The hooks: all that verbs tell the policies of the order, tenants and homes (policies/tenants.lua, policies/homes.lua). Each
--- policy has a function here that returns its table of functions, and makes it at the first call. No policy is made while no
--- request has its label. Policies ask each other by them too.
-local HOOKS, sharing, homing, homes, make_ready = {}
+-- The hooks: all that verbs tell the policies of the order (lua/order). Each policy has a function here that returns its table
+-- of functions, and makes it at the first call. No policy is made while nothing has a label. Policies ask each other by them too.
+-- Half octaves of a number of tokens: the classes of length.
+local function half_octave(tokens) return math.floor(2 * math.log(tokens + 1) / math.log(2)) end
+
+local HOOKS, body_size, sharing, homing, ordering, homes, tenants, order, make_ready = {}
 do
   local HOMING = '1'             -- value of the field `sessions` of LANES while some have homes
   local BEGINNING_BYTES = 1024   -- 256 tokens, because less is read again as quickly as it is found
-  local made_tenants, made_homes   -- nil until asked for; false where a key was overwritten by hand
+  local made_size, made_order, made_tenants, made_homes   -- nil until asked for; false where a key was overwritten by hand
+-- @policy lengths
+-- @policy order
 -- @policy tenants
 -- @policy homes
 
-  local function tenants()
+  -- Returns the bytes of an entry's body, and as text the limit of output that the engine takes; '' for none.
+  function body_size(fields)
+    made_size = made_size or make_lengths()
+    return made_size(fields)
+  end
+
+  function order()
+    if made_order == nil then made_order = make_order() end
+    return made_order
+  end
+
+  function tenants()
     if made_tenants == nil then made_tenants = make_tenants() end
     return made_tenants
   end
@@ -34,6 +49,12 @@ do
     return some_sessions == HOMING and homes()
   end
 
+  -- The order, if something waits with a label.
+  function ordering()
+    if labelled == nil then labelled = call_if_typed('HGET', LANES, 'labelled') or false end
+    return (labelled or made_order) and order()
+  end
+
   -- The rank of an entry that becomes ready: its deadline, or what stands for one; earlier where the queue ranks by program.
   local function rank_now(lane, id, deadline, fields)
     local rank = rank_of(lane, id, deadline)
@@ -41,63 +62,56 @@ do
     return homes() and homes().rank(lane, id, deadline, fields, rank) or rank
   end
 
-  -- `ranks`: as ZADD takes them.
-  local function find_homes(lane, rows, ranks)
-    for i = 1, #rows do
-      local row = rows[i]
-      local homed = row[8] or some_sessions == HOMING or row[4] >= BEGINNING_BYTES
-      if homed and homes() then homes().place(lane, row[1], ranks[2 * i + 1], row[3]) end
-    end
+  -- True for an entry that was interrupted, and waits for its worker now.
+  local function is_held(lane, id)
+    local till = string.match(interruptions(lane, id), ' (%d+) %S+$')
+    return till and tonumber(till) > now_ms()
   end
 
   -- Entries become ready: rows of stream id, member of the ready set, fields, bytes, deadline, given id, tenant, session. The time
-  -- behind their ranks must be kept by now. `back`: they wait again, and so tenants may share the lane before their homes are
-  -- looked for. Returns how many were not ready before.
+  -- behind their ranks must be kept by now. `back`: they wait again. Returns how many did not wait before.
   function HOOKS.became_ready(lane, rows, back)
-    local add, shared, n = {'ZADD', ready_key(lane)}, sharing(), 2
-    local in_turn = shared and shared.shares(lane) and {} or nil
+    if not queue_told then look_at_queue() end
+    local add, n, more, shared = {'ZADD', ready_key(lane)}, 2, 0, ordering() and order().shares(lane)
     for i = 1, #rows do
-      local id, member, fields, _, deadline, _, tenant = unpack(rows[i], 1, 7)
-      local rank = rank_now(lane, id, deadline, fields)
-      add[n + 1], add[n + 2], n = rank, member, n + 2
-      if tenant then in_turn = in_turn or {} end
-      if in_turn then in_turn[#in_turn + 1] = {id, rank, tenant, fields} end
+      local id, member, fields, bytes, deadline, _, tenant, session = unpack(rows[i], 1, 8)
+      local rank, home, held, placed = rank_now(lane, id, deadline, fields), nil, nil, false
+      if back then held = is_held(lane, id) end
+      if not held and (session or some_sessions == HOMING or bytes >= BEGINNING_BYTES) and homes() then home = homes().find(lane, fields) end
+      if (tenant or home or held or shared) and order() then
+        if back and HOOKS.waits(lane, id, fields) then
+          placed = true
+        else
+          placed = order().place(lane, id, rank, fields, deadline, tenant, home, held, not back, n > 2)
+          if placed then more = more + 1 end
+          shared = shared or order().shares(lane)
+        end
+      end
+      if not placed then add[n + 1], add[n + 2], n = rank, member, n + 2 end
     end
-    if not back then find_homes(lane, rows, add) end
-    local added = rows[1] and call(unpack(add)) or 0
-    if in_turn and in_turn[1] and tenants() then tenants().add(lane, in_turn) end
-    if back then find_homes(lane, rows, add) end
-    return added
+    return more + (n > 2 and call(unpack(add)) or 0)
   end
 
-  -- One entry becomes ready again. Returns its size, and 1 unless it was ready before.
+  -- One entry becomes ready again. Returns its size, and 1 unless it waited before.
   function make_ready(lane, id, fields)
     keep_enqueued_ms(lane, id)
     local bytes, deadline, given, tenant, _, session = skim_entry(lane, id, fields)
     return bytes, HOOKS.became_ready(lane, {{id, encode_id(id), fields, bytes, deadline, given, tenant, session}}, true)
   end
 
-  -- An entry is ready no more, and no pull takes it: it was cancelled, its deadline has passed, or its rank changes. Returns
-  -- its rank; false if it was not ready.
-  function HOOKS.left(lane, id, fields)
-    local rank, shared, at_home = call('ZSCORE', ready_key(lane), encode_id(id)), sharing(), homing()
-    if not rank then return false end
-    if at_home then at_home.remove(lane, {{rank, encode_id(id)}}) end
-    if shared then
-      local _, _, _, tenant = skim_entry(lane, id, fields)
-      shared.remove(lane, id, tenant, rank)
-    end
-    -- @guard leave: no longer ready
-    call('ZREM', ready_key(lane), encode_id(id))
-    return rank
+  -- The rank of an entry that waits, as text; nothing for one that does not. Without `fields` not each one is found that has a label.
+  function HOOKS.waits(lane, id, fields)
+    return ordering() and (order().find(lane, id, fields)) or call('ZSCORE', ready_key(lane), encode_id(id))
   end
 
-  -- A pull has taken entries: stream ids; and by place the tenants that they name, and the fields of those that run. The others
-  -- were ended, or had vanished.
-  function HOOKS.taken(lane, ids, names, runs)
-    local shared, at_home = sharing(), homing()
-    if shared then shared.claimed(lane, ids, names, runs) end
-    if at_home then at_home.claimed(lane, ids, runs) end
+  -- An entry waits no more, and no pull takes it: it was cancelled, its deadline has passed, or its rank changes. Returns
+  -- its rank; false if it did not wait.
+  function HOOKS.left(lane, id, fields)
+    if ordering() then return order().remove(lane, id, fields) end
+    local rank = call('ZSCORE', ready_key(lane), encode_id(id))
+    -- @guard leave: no longer ready
+    if rank then call('ZREM', ready_key(lane), encode_id(id)) end
+    return rank
   end
 
   -- A run ends before its request does. `generated`: number of tokens that its tenant stays charged for; nil if its work was
@@ -143,6 +157,7 @@ do
 
   -- A call ends: what the policies have changed is written.
   function HOOKS.write_changes()
+    if made_order then made_order.flush() end
     if made_tenants then made_tenants.flush() end
     if made_homes then made_homes.flush() end
   end

@@ -8,9 +8,10 @@ local call = redis.call
 local cfg = TABLES.limits
 for name, value in pairs(cjson.decode(ARGV[1])) do cfg[name] = value end
 local LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
-local SHARED = 3 * LANE_COUNT + 18
-local WAKE, LANES, ENTRIES, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 17, SHARED - 7)
+local SHARED = 3 * LANE_COUNT + 17
+local WAKE, LANES, ENTRIES, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 16, SHARED - 6)
 local now_in_ms, attempts_known = cfg.now_ms, nil
+local labelled   -- how many wait with a label, as LANES says: of each lane four numbers and ';' (order.lua); false for none, nil if not asked
 
 -- Bytes that a read may copy before the sizes of what it reads are known well; and entries that one command may copy
 -- before their sizes are known: 128 MiB if all are as large as allowed.
@@ -75,14 +76,24 @@ end
 -- script that takes work out starts with this harmless write, so that a full server can still be drained.
 local function open_for_writes() call('XACK', KEYS[1], GROUP, '0-0') end
 
+-- Returns how many wait in each lane, those with a label included.
+local function lane_lengths()
+  local waiting, lane = {nil, nil, nil, nil}, 0
+  for each = 1, LANE_COUNT do waiting[each] = call('ZCARD', ready_key(each)) end
+  labelled = call('HGET', LANES, 'labelled')
+  for t, b, h, held in string.gmatch(labelled or '', '(%d+) (%d+) (%d+) (%d+);') do
+    lane = lane + 1
+    waiting[lane] = (waiting[lane] or 0) + t + b + h + held
+  end
+  return waiting
+end
+
 -- Raises WRONGTYPE before any write if a key was overwritten: an error halfway would leave writes that are never counted.
--- Returns how many wait staged in each lane. `some`: true if the caller itself looks at WATCH, WAKE and DELAYED.
+-- Returns how many wait in each lane. `some`: true if the caller itself looks at WATCH, WAKE and DELAYED.
 local function require_types(some)
-  local waiting = {nil, nil, nil, nil}
-  for lane = 1, LANE_COUNT do waiting[lane] = call('ZCARD', ready_key(lane)) end
+  local waiting = lane_lengths()
   some_attempts()
   call('HLEN', COUNTS)
-  call('HLEN', LANES)
   call('XLEN', DEAD)
   call('LLEN', BENCH)
   if some then return waiting end

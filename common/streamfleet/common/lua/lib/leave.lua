@@ -11,12 +11,12 @@ end
 
 -- An entry that no pull has staged is counted as staged here, because nothing else will count it.
 local function take_out(lane, entry_id, entry, delivered)
-  local member, staged = encode_id(entry_id), given_id(call('HGET', LANES, 'staged:' .. LANE_NAMES[lane]))
+  local staged = given_id(call('HGET', LANES, 'staged:' .. LANE_NAMES[lane]))
   if delivered then
     -- @guard cancel: what a watcher has was not staged yet
-    count_staged(lane, entry_id)
-  elseif not (call('ZSCORE', ready_key(lane), member) or call('ZSCORE', DELAYED, entry_field(lane, entry_id))
-      or staged and member <= encode_id(staged)) then
+    count_staged(lane, entry_id, entry.fields)
+  elseif not (HOOKS.waits(lane, entry_id, entry.fields) or call('ZSCORE', DELAYED, entry_field(lane, entry_id))
+      or staged and encode_id(entry_id) <= encode_id(staged)) then
     -- @guard cancel: counted as staged where no pull staged it
     count('staged')
   end

@@ -31,7 +31,7 @@ local function put_back(hints, waiting)
     elseif handed then
       local fields = fetch_fields(lane, id)
       -- @guard put back: counted as staged
-      count_staged(lane, id)
+      count_staged(lane, id, fields)
       if fields then
         local _, added, gone = come_back(lane, id, fields)
         waiting[lane], ended = waiting[lane] + added, ended + gone
@@ -58,8 +58,9 @@ end
 
 -- After the group is created again or set back, entries are delivered again: those staged before are not counted twice,
 -- and stay where they are. LANES remembers how far each lane was staged, and how many entries that were.
-local function is_tracked(lane, id)
+local function is_tracked(lane, id, fields)
   return call_if_typed('ZSCORE', DELAYED, entry_field(lane, id)) or call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1]
+    or HOOKS.waits(lane, id, fields)
 end
 
 -- The fields of LANES for each lane, as look_at_queue returns it: text, or false; and the place before the first lane's.
@@ -68,6 +69,7 @@ local SEEN, CREDIT, PAUSED = 3 + LANE_COUNT, 3 + 2 * LANE_COUNT, 3 + 3 * LANE_CO
 local arrived = {}   -- by lane: stream id to the row of what was staged in this call, as the hook `became_ready` takes it
 
 local function look_at_lanes() lanes = lanes or look_at_queue('ahead:,staged:,credit:,paused:,') end
+local function is_paused(lane) return lanes and lanes[PAUSED + lane] end
 
 local function save_seen(moved, fresh)
   if fresh == 0 then return end
@@ -96,7 +98,7 @@ local function stage_lane(lane, entries, moved)
       seen, lanes[SEEN + lane], moved[lane], fresh = member, item[1], true, fresh + 1
       count('staged')
     end
-    if again and is_tracked(lane, item[1]) then   -- it stays where it is
+    if again and is_tracked(lane, item[1], item[2]) then   -- it stays where it is
     elseif not again and unfit(size, deadline) then
       end_unfit(lane, item[1], item[2])
       ended = ended + 1

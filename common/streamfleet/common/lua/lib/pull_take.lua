@@ -51,45 +51,22 @@ local function runnable(claimed, size, deadline, asked)
   return false
 end
 
--- Takes the first entries of a lane out of its ready set; returns their stream ids. Entries that wait for another worker
--- stay ready as long as there are others to take, at most 16 of them in each call: a worker that reads them again holds up
--- all requests that run beside them.
+-- Takes the first entries of a lane out of its sets; returns their stream ids.
 local function pop(lane, wanted, worker)
-  local in_turn = TURNS.pop(lane, wanted, worker)
-  if in_turn then return in_turn end
-  local ids, others = {nil}, {nil}
-  repeat
-    local some = call('ZPOPMIN', ready_key(lane), wanted - #ids)
-    for i = 1, #some, 2 do
-      local id = decode_id(some[i])   -- an invalid id is dropped here
-      if id and some_interrupted and #others < 16 and waits_for_another(lane, id, worker) then
-        others[#others + 1] = {id, some[i + 1], some[i]}
-      else
-        ids[#ids + 1] = id
-      end
-    end
-  until not some_interrupted or #some == 0 or #ids >= wanted
-  for _, row in ipairs(others) do
-    local taken = false
-    -- @guard pop: an entry that waits for another worker is taken if there is no other
-    taken = #ids < wanted
-    if taken then
-      ids[#ids + 1] = row[1]
-    else
-      -- @guard pop: an entry that waits for another worker stays ready
-      call('ZADD', ready_key(lane), row[2], row[3])
-    end
-  end
+  local ids = TURNS.pop(lane, wanted, worker)
+  if ids then return ids end
+  local some = call('ZPOPMIN', ready_key(lane), wanted)
+  ids = {nil}
+  for i = 1, #some, 2 do ids[#ids + 1] = decode_id(some[i]) end   -- an invalid id is dropped here
   return ids
 end
 
 local function take_from(lane, picks, arg, claims)
   local ids, bytes, dropped = pop(lane, picks, arg.worker), 0, 0
   if #ids == 0 then return 0, 0, 0 end
-  local labelled, here, passed_over = sharing() or homing(), arrived[lane], TURNS.passed_over(lane)
+  local here = arrived[lane]
   local fields_of, records = claim(lane, ids, arg.worker)
-  local rows, sizes, deadlines, results, seen, names = {nil}, {nil}, {nil}, {nil}, ids[2] and {}, {nil}
-  local run_fields = labelled and {nil}
+  local rows, sizes, deadlines, results, seen, names, run_fields = {nil}, {nil}, {nil}, {nil}, ids[2] and {}, {nil}, {nil}
   local twice = false   -- two entries of one id: if the first ends here, the second has a result
   for i, id in ipairs(ids) do
     local fields = fields_of[id]
@@ -106,7 +83,7 @@ local function take_from(lane, picks, arg, claims)
       local record = records and records[i]
       rows[i] = {lane, id, record and attempts_in(record) + 1 or 1, request_id, fields,
         record and #workers_lost(record) or 0, kept and string.format('%.0f', kept) or '',
-        interruptions(lane, id), '', id == passed_over and TURNS.passed(lane) or ''}
+        interruptions(lane, id), '', TURNS.passed(lane, i)}
       sizes[i], deadlines[i] = size, deadline
       results[#results + 1] = result_key(request_id)
       if seen then twice, seen[request_id] = twice or seen[request_id], true end
@@ -128,13 +105,13 @@ local function take_from(lane, picks, arg, claims)
     if runs then
       claims[#claims + 1] = row
       bytes = bytes + sizes[i]
-      if run_fields then run_fields[i] = row[5] end
+      run_fields[i] = row[5]
     else
       dropped = dropped + 1
     end
   end
   -- @guard hooks: policies are told of what is taken
-  if labelled then HOOKS.taken(lane, ids, names, run_fields) end
+  TURNS.taken(lane, ids, run_fields)
   return bytes, dropped, #ids
 end
 
@@ -146,14 +123,13 @@ local function take(arg, waiting, cut, more)
   local claims, dropped, bytes, round = {nil}, 0, 0, math.min(4, MOST_UNSEEN)
   if arg.n == 0 or sum(waiting) == 0 then return claims, dropped end
   local credit = load_credit(waiting)
-  local own = TURNS.see(waiting, arg)
   while cut and (lanes[PAUSED + cut] or not more[cut]) do   -- a paused lane must not block the others
     cut = cut < LANE_COUNT and cut + 1 or nil
   end
   local wanted, urgent = arg.n, 0
   -- @guard filling: small steps while others have more room
   wanted = FILLING.wanted(arg)
-  wanted = math.max(wanted, math.min(arg.n, own))
+  wanted = math.max(wanted, math.min(arg.n, TURNS.own()))
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end

@@ -1,14 +1,7 @@
 -- @include come_back
 -- The turn of a request: all that a pull asks the policies of the order, beside the hooks. Without an answer the lane goes by rank.
-local TURNS, made_judging = {}, nil
-
--- True while a request waits for another worker than this one, which can go on with it without reading it again.
-local function waits_for_another(lane, id, worker)
-  local ms, home = string.match(interruptions(lane, id), ' (%d+) (%S+)$')
-  return home and home ~= worker and tonumber(ms) > now_ms()
-end
-
--- @policy tenants tenant_pick
+local TURNS, made_judging, made_pick, in_turn = {}, nil, nil, false   -- in_turn: the last entries were taken by made_pick
+-- @policy order pick
 -- @policy judging
 
 -- The worker that pulls is known as a home from now on.
@@ -17,39 +10,47 @@ function TURNS.meet(arg)
   if at_home and not at_home.mine then at_home.arrive(arg.start) end
 end
 
--- Sets `waiting` to what this worker may take now. Returns how many requests wait for it alone.
-function TURNS.see(waiting, arg)
-  local at_home = homing()
-  if not at_home then return 0 end
-  at_home.see(waiting, arg)
-  return at_home.own()
-end
+-- Number of requests that wait for this worker alone.
+function TURNS.own() return homing() and homes().own() or 0 end
 
--- Takes up to `wanted` entries out of a lane's ready set. Returns their stream ids; nothing if the lane goes by rank.
+-- Takes up to `wanted` entries out of a lane. Returns their stream ids; nothing if the lane goes by rank.
 function TURNS.pop(lane, wanted, worker)
-  local shared, at_home = sharing(), homing()
-  if shared then
-    if not shared.pop then make_tenant_pick()(shared) end
-    if next(shared.ranks) then shared.picks, shared.ranks = {}, {} end
+  in_turn = ordering() and order().length(lane) > 0
+  if not in_turn then return nil end
+  made_pick = made_pick or make_pick()
+  return made_pick.pop(lane, wanted, worker)
+end
+
+-- They were claimed: stream ids, and by place the fields of those that run. The others were ended, or had vanished.
+function TURNS.taken(lane, ids, runs)
+  local at_home = homing()
+  if in_turn then made_pick.taken(lane, ids, runs) end
+  for i = 1, at_home and at_home.mine and #ids or 0 do
+    -- @guard affinity: who takes it is its home
+    if runs[i] and not (in_turn and made_pick.home_of(i) == at_home.mine) then at_home.moved(runs[i], at_home.mine) end
   end
-  if at_home then return at_home.pop(lane, wanted, worker) end
-  return shared and shared.pop(lane, wanted, worker)
 end
 
--- Stream id of the first of a lane that is passed over; nothing if none is.
-function TURNS.passed_over(lane)
-  local at_home = homing()
-  return at_home and at_home.passed_over(lane)
-end
+-- Of such an entry, by place: ms for which it was left to another worker, as text; '' for one that waited for nobody else.
+function TURNS.passed(lane, place) return in_turn and made_pick.passed(lane, place) or '' end
 
--- That entry was just taken. Returns the time for which it was passed over, ms, as text.
-function TURNS.passed(lane) return homes().passed(lane) end
-
--- At the end of a pull: sets `waiting` to what makes it worth to wake somebody, or to pull again. Returns how many may be taken
--- in all, and after how many ms more may be taken, or nil.
-function TURNS.left(waiting, arg, got)
-  local at_home = homing()
-  if at_home then return at_home.left(waiting, arg, got) end
+-- At the end of a pull: sets `waiting`, 0 where this worker finds nothing any more, to what makes it worth to wake somebody, or to
+-- pull again. `paused`: a function of a lane. Returns how many wait in all, but for those of paused lanes and what no tenant may run; and after how many ms more may
+-- be taken, or nil.
+function TURNS.left(waiting, paused, arg, got)
+  if not ordering() then return nil end
+  local all, shared, at_home = 0, sharing(), got < arg.n and homing()
+  order().write()
+  for lane = 1, LANE_COUNT do
+    local c, here = order().counts[lane], call('ZCARD', ready_key(lane))
+    local length = here + order().length(lane)
+    -- @guard tenants: what no tenant may run is not there to be taken
+    if shared and order().shares(lane) and not shared.least(lane) and c.held == 0 then length, waiting[lane] = 0, 0 end
+    if not paused(lane) then all = all + length end
+    -- @guard order: what waits for a home wakes nobody else
+    waiting[lane] = waiting[lane] > 0 and here + c.t + c.held + (at_home and at_home.own(lane) or 0) or 0
+  end
+  return all, got < arg.n and made_pick and made_pick.soonest() or nil
 end
 
 -- A pull has ended; `role`: how its worker waits.

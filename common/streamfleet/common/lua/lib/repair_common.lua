@@ -22,7 +22,6 @@ local function pending_row(lane, id)
   return there and call('XPENDING', lane_key(lane), GROUP, id, id, 1)[1] or nil
 end
 
-local function is_ready(lane, id) return call('ZSCORE', ready_key(lane), encode_id(id)) end
 local function is_delayed(lane, id) return call('ZSCORE', DELAYED, entry_field(lane, id)) end
 
 local function note(kind, name)
@@ -35,7 +34,7 @@ local function erase(lane, id)
   local row = pending_row(lane, id)
   -- @guard repair: what nobody held was never staged
   if row and row[2] == NOBODY then count_staged(lane, id) end
-  call('ZREM', ready_key(lane), encode_id(id))
+  HOOKS.left(lane, id)
   -- @guard repair: every trace of a deleted one goes
   call('ZREM', DELAYED, entry_field(lane, id))
   remove_entry(lane, id)

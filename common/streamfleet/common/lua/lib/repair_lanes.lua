@@ -2,7 +2,7 @@
 -- First part of a repair: entries that were delivered, and what is pending.
 -- An entry that was delivered once, and is neither ready nor delayed nor pending: no pull would ever find it.
 local function look_at_entry(lane, id, fields)
-  if is_ready(lane, id) or is_delayed(lane, id) or pending_row(lane, id) then return end
+  if HOOKS.waits(lane, id, fields) or is_delayed(lane, id) or pending_row(lane, id) then return end
   note('nowhere', entry_name(lane, id))
   if mend then
     local _, _, ended = come_back(lane, id, fields)

@@ -1,19 +1,30 @@
 -- @include lane_limits
 -- Bounds the requests that one tenant may have waiting in a lane while others use the queue.
--- A tenant's waiting requests are ready (the index `waiting` of tenants.lua has them) or not staged yet. `arrivals` is a hash
+-- A tenant's waiting requests are in its ready sets (lua/order/order.lua) or not staged yet. `arrivals` is a hash
 -- of the requests that were not staged: for each '<lane><tenant>' it has groups, oldest first, each written as '<last stream
 -- id> <number> <bytes>;'. A group counts until all of it is staged. The fields `last` and `other` have the time and the
 -- digest of the two tenants that enqueued last, which is enough to know if there is another one. They are digests because
 -- producers may read these fields, but may not list tenants.
 local HOUR_MS, MINUTE_MS, MOST_TENANTS, MOST_FIELDS, LOOKED_AT, GROUPS = 3600000, 60000, 2000, 8192, 64, 16
-local ARRIVALS, WAITING, SERVED, DELAYED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 4)
+local ARRIVALS, LANES, SERVED, DELAYED = unpack(KEYS, 2 * lanes + 1, 2 * lanes + 4)
 local most, most_bytes = math.max(1, math.floor(limit * percent / 100)), limit_bytes * percent / 100
 local lanes_staged, tenants, changed = {}, {}, {}   -- by lane; by lane and tenant; fields of `arrivals` to write
+local labelled   -- by lane, how many wait with a label; nil if not asked
 local last, other
 
 -- Keys of another type were written by hand: they count for nothing.
 local function number(reply) return type(reply) == 'number' and reply or 0 end
 local function text(reply) return type(reply) == 'string' and reply end
+
+local function number_labelled(lane)
+  if not labelled then
+    labelled = {}
+    for t, b, h, held in string.gmatch(text(redis.pcall('HGET', LANES, 'labelled')) or '', '(%d+) (%d+) (%d+) (%d+);') do
+      labelled[#labelled + 1] = t + b + h + held
+    end
+  end
+  return labelled[lane] or 0
+end
 
 -- Returns the last stream id of a lane that is staged, and the number of its entries that are ready or run.
 local function staged(lane)
@@ -25,7 +36,7 @@ local function staged(lane)
       end
     end
     local ms, seq = string.match(group['last-delivered-id'] or '0-0', '^(%d+)-(%d+)$')
-    local ready = number(redis.pcall('ZCARD', KEYS[lanes + lane]))
+    local ready = number(redis.pcall('ZCARD', KEYS[lanes + lane])) + number_labelled(lane)
     lanes_staged[lane] = {ms = tonumber(ms), seq = tonumber(seq), held = group.pending + ready}
   end
   return lanes_staged[lane]
@@ -57,7 +68,7 @@ local function read_arrivals(lane, name)
 end
 
 -- Returns the arrivals of a tenant in a lane; false if `arrivals` has another type. Odd names, and those beyond a number of tenants,
--- are one tenant, as in the index.
+-- are one tenant, as in its turns.
 local function arrivals_of(lane, tenant)
   local there, known = read_arrivals(lane, (#tenant > 256 or string.find(tenant, '%c')) and 'other' or tenant)
   -- @guard enqueue: what is known of tenants is bounded
@@ -96,35 +107,46 @@ local function drop_staged(known)
   while known.groups[1] and is_staged(known.lane, known.groups[1].id) do table.remove(known.groups, 1) end
 end
 
--- Number of requests of a tenant that wait in a lane, how many of them are ready, and bytes of the rest.
+-- The ready sets of a tenant, and how many are in them.
+local function ready_of(lane, name)
+  local sets, ready = {}, 0
+  for i, kind in ipairs({':t:', ':th:'}) do
+    local key = KEYS[lanes + lane] .. kind .. name
+    sets[i] = {key, number(redis.pcall('ZCARD', key))}
+    ready = ready + sets[i][2]
+  end
+  return ready, sets
+end
+
+-- Number of requests of a tenant that wait in a lane, bytes of those that are not ready, and its ready sets.
 local function waiting_of(known)
   local lane, name = known.lane, known.name
   local fresh, size, left = 0, 0, unstaged(lane)
   drop_staged(known)
   for _, group in ipairs(known.groups) do fresh, size = fresh + group.number, size + group.size end
   if fresh > left then fresh, size = left, size * left / fresh end
-  local function count_ready(of)
-    return number(redis.pcall('ZLEXCOUNT', WAITING, '[' .. lane .. of .. '\0', '(' .. lane .. of .. '\1'))
-  end
-  local ready = count_ready(name)
+  local ready, sets = ready_of(lane, name)
   if ready == 0 and not text(redis.pcall('HGET', SERVED, 't|' .. name))
       and (tonumber(text(redis.pcall('HGET', SERVED, 'known')) or nil) or 0) >= MOST_TENANTS then
-    known.index = 'other'
-    ready = count_ready('other')
+    ready, sets = ready_of(lane, 'other')
   end
-  return fresh + ready, ready, size
+  return fresh + ready, size, sets
 end
 
--- About how many bytes the bodies have that a tenant has ready. A user that may not look at the index counts none.
-local function ready_bytes(known, ready)
-  local from = known.lane .. (known.index or known.name) .. '\0'
-  if ready == 0 or redis.acl_check_cmd and not redis.acl_check_cmd('ZRANGE', WAITING, 0, 0) then return 0 end
-  local first, looked, sum = call('ZLEXCOUNT', WAITING, '-', '(' .. from), math.min(ready, LOOKED_AT), 0
-  for i = 0, looked - 1 do
-    local at = first + math.floor(i * ready / looked)
-    sum = sum + (tonumber(string.match(call('ZRANGE', WAITING, at, at)[1] or '', '%z(%d+) %d*$')) or 0)
+-- About how many bytes the bodies have that a tenant has ready. A user that may not look at them counts none.
+local function ready_bytes(sets)
+  local all = 0
+  for _, set in ipairs(sets) do
+    local key, ready = unpack(set)
+    local looked, sum = math.min(ready, LOOKED_AT), 0
+    if redis.acl_check_cmd and not redis.acl_check_cmd('ZRANGE', key, 0, 0) then return 0 end
+    for i = 0, looked - 1 do
+      local at = math.floor(i * ready / looked)
+      sum = sum + (tonumber(string.match(call('ZRANGE', key, at, at)[1] or '', '^%S+ (%d+) ')) or 0)
+    end
+    if looked > 0 then all = all + sum / looked * ready end
   end
-  return sum / looked * ready
+  return all
 end
 
 -- Returns nil if a tenant may have one more request waiting in a lane. Else its share is used: returns 'bytes' if by its
@@ -135,12 +157,12 @@ local function over_share(known, size)
   if length[lane] < most and (size < LARGE or bytes[lane] + size <= most_bytes) then return nil end
   -- @guard enqueue: alone, a tenant has the whole lane
   if not others_than(known.name) then return nil end
-  local all, ready, fresh_bytes = waiting_of(known)
+  local all, fresh_bytes, sets = waiting_of(known)
   -- @guard enqueue: a tenant has a share of a lane
   if all >= most then known.full = true; return '' end
   if size < LARGE or bytes[lane] + size <= most_bytes or all == 0 then return nil end
   -- @guard enqueue: a tenant has a share of a lane's bytes
-  if fresh_bytes + ready_bytes(known, ready) + size > most_bytes then return 'bytes' end
+  if fresh_bytes + ready_bytes(sets) + size > most_bytes then return 'bytes' end
 end
 
 -- An entry of a tenant was added.

@@ -1,5 +1,4 @@
 -- @include finish
--- @include lengths
 -- @include pace
 -- Deadlines are judged at the pick, if the worker tells how long its requests take: what cannot be done in time even if
 -- it starts now is not started.
@@ -45,22 +44,15 @@ local expected   -- {of = as expectations() returns it, known = {{ms until it is
 -- with it, as the hook `became_ready` takes them. Returns true if it has been ended.
 function judge.refuse(lane, id, fields, deadline, tenant, rows)
   expected = expected or {of = expectations(), known = {}}
-  local first, t = #rows + call('ZCOUNT', ready_key(lane), '-inf', string.format('%.0f', deadline)), sharing()
-  local own, name = first, ''
-  if t then
-    name = t.name(tenant)
-    own = t.number(lane, name, deadline)
-    local in_turn = t.shares(lane)
-    for _, row in ipairs(rows) do
-      in_turn = in_turn or row[7]
-      if in_turn and t.name(row[7]) == name then own = own + 1 end
-    end
-  end
+  local t, more_own = sharing(), 0
+  local name = t and t.name(tenant) or ''
+  for _, row in ipairs(rows) do if not t or t.name(row[7]) == name then more_own = more_own + 1 end end
+  local own = number_before(lane, name, deadline) + more_own
   -- Those of a tenant in about the same place are told the same: many may come at once.
   local near, left = math.floor(16 * math.log(own + 1)), math.floor(16 * math.log(math.max(1, deadline - now_ms())))
   local key = table.concat({lane, near, left, name}, ' ')
   if not expected.known[key] then
-    local _, wait, usual = expected.of(lane, deadline, first, tenant or '', function() return own end)
+    local _, wait, usual = expected.of(lane, deadline, tenant, #rows, more_own)
     expected.known[key] = {wait, usual}
   end
   local ms, run = unpack(expected.known[key])

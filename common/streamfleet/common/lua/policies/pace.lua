@@ -11,6 +11,7 @@
 --   and the spans from enqueueing until the deadline, each with a number of requests that fades as `came` does; its `gone`
 --   is the number of those that were taken and answered between two looks, while others waited.
 local PACE, STALE_MS, FOR_EVER_MS = KEYS[SHARED + 1], 10000, 86400000
+local MOST_HOMES, HOUR_MS, MOST_CREDIT = 64, 3600000, 4096   -- the last two as in lua/order/tenant_turns.lua
 
 -- Returns nil where there is none, or somebody has written one by hand that lacks a part.
 local function read_pace()
@@ -29,14 +30,36 @@ local function read_pace()
   return pace
 end
 
--- Numbers of ready requests in lanes that are not paused, 0 for the others; and which are paused.
+-- Numbers of waiting requests in lanes that are not paused, 0 for the others; which are paused; and the numbers of all lanes.
 local function unpaused()
-  local found, waiting, paused = call('HMGET', LANES, lane_fields('paused:,')), {}, {}
+  local found, waiting, paused, all, o = call('HMGET', LANES, lane_fields('paused:,')), {}, {}, {}, ordering()
   for lane = 1, LANE_COUNT do
-    paused[lane] = found[lane] ~= false
-    waiting[lane] = paused[lane] and 0 or call('ZCARD', ready_key(lane))
+    paused[lane], all[lane] = found[lane] ~= false, call('ZCARD', ready_key(lane)) + (o and o.length(lane) or 0)
+    waiting[lane] = paused[lane] and 0 or all[lane]
   end
-  return waiting, paused
+  return waiting, paused, all
+end
+
+-- Number of a tenant's requests, '' for none, that go before a rank in its lane; and of all of them. `key`, `member`: where
+-- the request of this rank waits; nil for one that would come.
+local function number_before(lane, name, rank, key, member)
+  local o = ordering()
+  rank = string.format(key and '(%.0f' or '%.0f', rank)
+  local function before_in(set) return set == key and call('ZRANK', set, member) or call('ZCOUNT', set, '-inf', rank) end
+  if o then o.write() end
+  if name ~= '' then
+    if not o then return 0, 0 end
+    local free, homed = o.key(lane, ':t:', name), o.key(lane, ':th:', name)
+    return before_in(free) + before_in(homed), call('ZCARD', free) + call('ZCARD', homed)
+  end
+  local before, all, homed = before_in(ready_key(lane)), call('ZCARD', ready_key(lane)), 0
+  if not o or o.counts[lane].h == 0 then return before, all end
+  local firsts = o.key(lane, ':firsts')
+  local some = call('ZRANGEBYSCORE', firsts, '-inf', rank, 'LIMIT', 0, MOST_HOMES)
+  for _, home in ipairs(some) do homed = homed + before_in(o.key(lane, ':h:', home)) end
+  -- @guard pace: of many homes some stand for all
+  if #some == MOST_HOMES then homed = homed * call('ZCOUNT', firsts, '-inf', rank) / MOST_HOMES end
+  return before + homed, all + o.counts[lane].h
 end
 
 -- ms until `before` requests and those that come meanwhile are taken. `speed`: those taken in a ms. `coming`: a function of a
@@ -53,33 +76,45 @@ local function until_taken(before, speed, coming)
   return math.min(FOR_EVER_MS, ms)
 end
 
--- Returns a function of a lane, the rank of a request and the number of ready ones before it: number of those of its lane
--- that go first; ms until it is taken, and of its run, nil if nobody can tell. Before it go those of its tenant with an earlier
--- deadline, those of others whose turns come first, all of more urgent lanes, and those that will still come before these;
--- less urgent lanes take the shares that they are guaranteed; and no lane gets less than its own share.
--- `tenant`: '' for none, nil where it is not known, and then it is as if there were none; `own`: a function of the tenants'
--- functions and its name, that returns the number of the tenant's that go first.
+-- Returns a function of a lane and the rank of a request: number of those of its lane that go first; ms until it is taken,
+-- and of its run, nil if nobody can tell. Before it go those of its tenant with an earlier deadline, those of others whose
+-- turns come first, all of more urgent lanes, and those that will still come before these; less urgent lanes take the shares
+-- that they are guaranteed; and no lane gets less than its own share.
+-- `raw`: its tenant, nil or '' where none is known; `more`: number of those that arrive with it and go first, and `more_own`
+-- of its tenant's among them; `key`, `member`: as in number_before.
 local function expectations()
-  local pace, waiting, paused = read_pace(), unpaused()
+  local pace, waiting, paused, lengths = read_pace(), unpaused()
   -- @guard pace: without workers there is none
   if pace and math.abs(now_ms() - pace.at) > STALE_MS then pace = nil end
 
-  -- Number of requests of a lane that go before the next of a tenant that has `own` before it. Then, of other tenants whose
-  -- turns would come first, by the hash of their names: how many more requests they could send before it; nil for none, and for
-  -- who is not there. Then how many runs have to end first.
-  local function in_turns(lane, first, tenant, own)
-    local turns = tenant and pace and pace.turns[LANE_NAMES[lane]]
-    local t = turns and sharing()
-    if not t then return first, nil, 0 end
-    local name, rows, room = t.name(tenant), turns.rows, {}
+  -- Number of requests of a lane that go before the next of a tenant. Then, of other tenants whose turns would come first, by
+  -- the hash of their names: how many more requests they could send before it; nil for none, and for who is not there. Then
+  -- how many runs have to end first.
+  local function in_turns(lane, rank, raw, more, more_own, key, member)
+    local turns = pace and pace.turns[LANE_NAMES[lane]]
+    local t = sharing()
+    local name = t and t.name(raw) or ''
+    local ahead, all = number_before(lane, name, rank, key, member)
+    -- Of others as large a part goes first, until their turns are known: 0 of it if the tenant has nothing there.
+    local others = math.max(0, lengths[lane] - all) * (all > 0 and ahead / all or 0)
+    if not (t and turns) then return math.floor(ahead + others + more + 0.5), nil, 0 end
+    ahead = ahead + more_own
+    local rows, room = turns.rows, {}
     local record, hash, usual = t.record(name), t.hash(name), nil
-    local ahead = own(t, name)
-    local sum, reached = ahead, tonumber(t.get(t.level_field(lane)) or nil) or 0
+    local sum, reached = ahead, t.number(t.level_field(lane))
     for _, row in ipairs(rows) do if row[1] == hash then usual = row[3] end end
-    usual = usual or (t.cost(record)) / record.weight
+    usual = usual or (name == '' and t.usual() or (t.cost(record))) / record.weight
     local tokens, waits = t.turn(lane, name)
-    -- @guard turns: who comes back starts below the others
-    if not waits then tokens = math.max(tokens or 0, math.max(rows[1] and rows[1][2] or 0, reached) - usual) end
+    if not waits then
+      local known = name == '' or record.requests > 0 or record.charged > 0
+      local start = math.max(rows[1] and rows[1][2] or 0, reached)
+      -- @guard turns: names without history start one behind the other
+      if not known then start = math.max(start, t.number('new|' .. lane)) end
+      local credit = name ~= '' and known and math.abs(now_ms() - record.credited) >= HOUR_MS
+      -- @guard turns: who comes back starts below the others, once an hour
+      if credit then start = start - math.min(usual, MOST_CREDIT / record.weight) end
+      tokens = math.max(tokens or 0, start)
+    end
     local last = tokens + ahead * usual
     for _, row in ipairs(rows) do
       local at = math.max(row[2], math.min(reached, last))   -- what it was charged since
@@ -91,7 +126,7 @@ local function expectations()
     room[hash] = false
     -- @guard turns: of those that may run at once, one has to end first
     local blocked = record.most < math.huge and math.max(0, ahead + 1 + record.running - record.most) / record.most or 0
-    return math.min(math.floor(sum + 0.5), math.max(first, waiting[lane])), room, blocked
+    return math.floor(math.min(sum, lengths[lane] + more) + 0.5), room, blocked
   end
 
   -- As `coming`, of what comes into the lane itself. `left`: ms until the rank of the request.
@@ -124,8 +159,8 @@ local function expectations()
     end
   end
 
-  return function(lane, rank, first, tenant, own)
-    local place, room, blocked = in_turns(lane, first, tenant, own)
+  return function(lane, rank, raw, more, more_own, key, member)
+    local place, room, blocked = in_turns(lane, rank, raw, more, more_own, key, member)
     -- @guard pace: nobody knows how long a lane is paused
     if not pace or pace.took < 1000 or paused[lane] then return place end
     local rate, coming = math.max(pace.left, 1) / pace.took, coming_before(lane, room, rank - now_ms())

@@ -18,12 +18,13 @@ end
 
 -- A look at the queue: as `pace`, without what fades; and the number of requests that run.
 local function look()
-  local waiting, running = unpaused(), 0
+  local waiting, _, all = unpaused()
+  local running = 0
   local gone = (tonumber(call('HGET', COUNTS, 'staged') or nil) or 0) - call('ZCARD', DELAYED)
   local now = {at = now_ms(), busy = false, read = {}, last = {}, waits = {}}
   for lane = 1, LANE_COUNT do
     local last
-    gone, now.busy, now.waits[lane] = gone - call('ZCARD', ready_key(lane)), now.busy or waiting[lane] > 0, waiting[lane] > 0
+    gone, now.busy, now.waits[lane] = gone - all[lane], now.busy or waiting[lane] > 0, waiting[lane] > 0
     now.read[lane], last = came_into(lane)
     now.last[lane] = last or '0-0'
     running = running + (tonumber(redis.pcall('XPENDING', lane_key(lane), GROUP)[1] or nil) or 0)   -- its group may be missing
@@ -71,30 +72,42 @@ local function senders_of(lane, before, now, more, gone, passed)
     span[2] = span[2] + (entry.span - span[2]) * each / span[1]
     known.who[entry.who], known.spans[entry.class] = sent, span
   end
-  local order = {}
-  for who, sent in pairs(known.who) do order[#order + 1] = {who, sent[1]} end
-  table.sort(order, function(one, two) return one[2] > two[2] end)
-  for i = MOST_SENDERS + 1, #order do
-    known.gone, known.who[order[i][1]] = known.gone + order[i][2], nil
+  local senders = {}
+  for who, sent in pairs(known.who) do senders[#senders + 1] = {who, sent[1]} end
+  table.sort(senders, function(one, two) return one[2] > two[2] end)
+  for i = MOST_SENDERS + 1, #senders do
+    known.gone, known.who[senders[i][1]] = known.gone + senders[i][2], nil
   end
   return known
+end
+
+-- Tokens that a tenant's next requests are charged, on average, of up to `most` of each of its sets; and the number of all.
+local function next_of(lane, t, record, most)
+  if record.name == '' then return t.usual(), call('ZCARD', ready_key(lane)) + order().counts[lane].h end
+  local sum, some, all = 0, 0, 0
+  for _, kind in ipairs({':t:', ':th:'}) do
+    local key = order().key(lane, kind, record.name)
+    for _, member in ipairs(call('ZRANGE', key, 0, most - 1)) do
+      local bytes, limit = string.match(member, '^%S+ (%d+) (%d*)')
+      sum, some = sum + (t.cost(record, tonumber(bytes), tonumber(limit))), some + 1
+    end
+    all = all + call('ZCARD', key)
+  end
+  return some > 0 and sum / some or (t.cost(record)), all
 end
 
 -- The turns of a lane's tenants, for those who tell times; nil unless tenants share it.
 local function look_at_turns(lane)
   local t = sharing()
-  if not t or not t.shares(lane, true) then return nil end
+  if not (t and ordering() and order().shares(lane)) then return nil end
   local some, waiting = t.sample(lane, MOST_ROWS)
   local number, names, rows = #some / 2, {}, {}
   for i = 1, number do names[i] = some[2 * i - 1] end
   t.fetch_records(names)
   for i, name in ipairs(names) do
-    local heads = math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number)))
-    rows[i] = {t.hash(name), tonumber(some[2 * i]), t.usual(lane, name, heads), t.number(lane, name)}
-    if name == '' and t.bare(lane) then
-      local indexed = call('ZLEXCOUNT', KEYS[SHARED - 5], '[' .. lane, '(' .. lane + 1)
-      rows[i][4] = rows[i][4] + math.max(0, call('ZCARD', ready_key(lane)) - indexed)
-    end
+    local record = t.record(name)
+    local cost, all = next_of(lane, t, record, math.max(1, math.min(16, math.floor(2 * MOST_ROWS / number))))
+    rows[i] = {t.hash(name), tonumber(some[2 * i]), cost / record.weight, all}
   end
   return {each = waiting / math.max(1, number), rows = rows}
 end
