@@ -87,7 +87,7 @@ def narrowed(role: Role) -> list[tuple[str, list[str]]]:
         if len(grant.commands) > 1:
             less += [(c, Grant(tuple(x for x in grant.commands if x != c), grant.keys)) for c in grant.commands]
         if len(grant.keys) > 1:
-            keys = [key for key in grant.keys if not re.search(r":(lane|ready):(critical|high|normal)$", key)]
+            keys = [key for key in grant.keys if not re.search(r":(lane|ready):(critical|high|normal)(:firsts)?$", key)]
             less += [(k, Grant(grant.commands, tuple(x for x in grant.keys if x != k))) for k in keys]
         if len(grant.commands) == 1 and len(grant.keys) <= 1:
             less.append((grant.commands[0], Grant((), grant.keys)))

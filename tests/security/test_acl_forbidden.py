@@ -98,7 +98,7 @@ SHAPES = {
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
     "ZRANK": "a", "ZMSCORE": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +", "HRANDFIELD": "1",
-    "RPUSH": "a", "BLPOP": "1", "EVAL": "",
+    "RPUSH": "a", "BLPOP": "1", "EVAL": "", "HKEYS": "",
 }  # fmt: skip
 SPECIAL = {
     "XREADGROUP": "XREADGROUP GROUP workers w STREAMS {key} >",
@@ -156,17 +156,16 @@ def all_keys(queue: str) -> dict[str, list[str]]:
             keys.cancel_requests,
             keys.workers,
             keys.maintain,
-            keys.waiting,
+            keys.tickets,
             keys.served,
             keys.tenants,
-            keys.homes,
             keys.sessions,
             keys.loads,
         ]
         made = [keys.result("r"), keys.request("r"), keys.reply("r"), keys.home("r")]
         found[name] = [
             *keys.lanes,
-            *map(keys.ready, LANES),
+            *(key + more for key in map(keys.ready, LANES) for more in ("", ":t:a", ":ht:1", ":firsts", ":past")),
             *map(keys.turns, LANES),
             *single,
             *made,
