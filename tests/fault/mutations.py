@@ -170,8 +170,8 @@ _LATE_AT_PULL = (
     "if true then return true end",
 )
 _NO_LIMITS_SEEN = (
-    "    return shared and not shared.least(lane)",
-    "    return false and shared.least(lane)",
+    "    if shared and order().shares(lane) and not shared.least(lane) and c.held == 0 then",
+    "    if false then",
 )
 
 MUTATIONS: tuple[Mutation, ...] = (

@@ -48,7 +48,10 @@ async def meet(fleet: Fleet, known_by: str) -> None:
 
 async def waits(fleet: Fleet, number: int) -> None:
     async def staged() -> bool:
-        return bool(sum([await fleet.redis.zcard(fleet.broker.keys.ready(lane)) for lane in Lane]) == number)
+        keys = fleet.broker.keys
+        with_label = await fleet.redis.hget(keys.lane_states, "labelled") or ""
+        ready = [await fleet.redis.zcard(keys.ready(lane)) for lane in Lane]
+        return bool(sum(ready) + sum(map(int, with_label.replace(";", " ").split())) == number)
 
     await eventually(staged, 30, f"{number} wait")
 
