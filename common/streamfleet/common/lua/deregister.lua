@@ -1,9 +1,9 @@
 -- @include hooks
 -- @include info
--- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard its pending
--- entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
--- KEYS: shared; the hash `clock`. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which a
---   worker counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
+-- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard its
+-- pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
+-- KEYS: shared; the hash `clock`. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which
+--   a worker counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
 -- Returns how many were forgotten.
 local leaving, silent_ms, most, pause_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6] or '0')
 local CLOCK, forgotten, look_only = KEYS[SHARED + 1], 0, ARGV[5] == '1'

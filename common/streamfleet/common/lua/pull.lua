@@ -9,12 +9,12 @@
 --   most n); then owed (as rooms, for a lane that is owed a pick); 4 if deadlines are judged JSON {class of length = ms that
 --   this worker's requests of it take at least}, else ''; 5 start of this worker's cache, '' for who is no home; then hints
 --   (lane or 0 for wake, and id, of each entry from a blocking read).
--- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt, request id, fields, lost,
---   staged, interrupted, length, passed}: lost is the number of attempts lost with their workers, staged the time of staging (epoch ms)
---   if the stream id was ahead of the clock, else '', interrupted what is known of earlier runs, or '', length the
---   class if its deadline was judged, else '', passed the ms for which it was left to another worker, or ''; role: 0 pull again when there
---   is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of wake and the
---   lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
+-- Returns {claims, ready, role, now, staged, dropped, ms until more may be taken or ''}; a claim is {lane, stream id, attempt,
+--   request id, fields, lost, staged, interrupted, length, passed}: lost is the number of attempts lost with their workers,
+--   staged the time of staging (epoch ms) if the stream id was ahead of the clock, interrupted what is known of earlier runs,
+--   length the class if its deadline was judged, passed the ms for which it was left to another worker, each else ''; role: 0
+--   pull again when there is room, 1 watch (blocking read of wake and lanes), 2 bench (pop a token), 3 listen (blocking read of
+--   wake and the lanes with room), 4 stand by (pop a token of those that have room for some lanes only).
 local arg = read_wishes()
 local waiting = require_types(true)
 open_for_writes()

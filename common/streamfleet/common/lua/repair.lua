@@ -4,9 +4,9 @@
 -- Examine a part of the queue for damage that only commands by hand can do, and repair what is certain: each decision
 -- and its change happen in this one call.
 -- KEYS: shared. ARGV: 1 configuration; 2 '1' to repair, '0' to look only; 3 part: lane, pending, counts, ready, firsts, delayed,
---   tickets, tries or interrupted; 4 lane number (0 for those of the whole queue); 5 stream id to continue behind, or '' (lane,
---   pending), or what a set's key has behind that of the ready set (ready); 6 most entries; 7 most bytes of entries, because looking
---   at one copies it; then the members or fields to examine, or what the sets' keys have behind that of the ready set (counts).
+--   tickets, tries or interrupted; 4 lane number (0 for those of the whole queue); 5 stream id to continue behind, or ''
+--   (lane, pending), or the suffix of a set's key (ready), which is what it has behind the ready set's; 6 most entries; 7 most
+--   bytes of entries, because looking at one copies it; then the members or fields to examine, or suffixes of keys (counts).
 -- Returns {stream id to continue behind, '' at the end (lane, pending), or the number of examined members; findings as
 --   a flat list of kind and name}.
 if mend then open_for_writes() end

@@ -2,8 +2,8 @@
 -- @include interrupted
 -- @include wake
 -- The hooks: all that verbs tell the policies of the order (lua/order). Each policy has a function here that returns its table
--- of functions, and makes it at the first call. No policy is made while nothing has a label. Policies ask each other by them too.
--- Half octaves of a number of tokens: the classes of length.
+-- of functions, and makes it at the first call. No policy is made while nothing has a label. Policies call these functions too.
+-- The class of a length, in tokens: its half octave.
 local function half_octave(tokens) return math.floor(2 * math.log(tokens + 1) / math.log(2)) end
 
 local HOOKS, body_size, sharing, homing, ordering, homes, tenants, order, make_ready = {}
@@ -68,8 +68,8 @@ do
     return till and tonumber(till) > now_ms()
   end
 
-  -- Entries become ready: rows of stream id, member of the ready set, fields, bytes, deadline, given id, tenant, session. The time
-  -- behind their ranks must be kept by now. `back`: they wait again. Returns how many did not wait before.
+  -- Entries become ready. A row: stream id, member of the ready set, fields, bytes, deadline, given id, tenant, session. Their
+  -- time of enqueueing must be kept by now. `back`: they wait again. Returns how many did not wait before.
   function HOOKS.became_ready(lane, rows, back)
     if not queue_told then look_at_queue() end
     local add, n, more, shared = {'ZADD', ready_key(lane)}, 2, 0, ordering() and order().shares(lane)
@@ -99,12 +99,12 @@ do
     return bytes, HOOKS.became_ready(lane, {{id, encode_id(id), fields, bytes, deadline, given, tenant, session}}, true)
   end
 
-  -- The rank of an entry that waits, as text; nothing for one that does not. Without `fields` not each one is found that has a label.
+  -- The rank of an entry that waits, as text; nothing for one that does not. Without `fields`, some with a label are not found.
   function HOOKS.waits(lane, id, fields)
     return ordering() and (order().find(lane, id, fields)) or call('ZSCORE', ready_key(lane), encode_id(id))
   end
 
-  -- An entry waits no more, and no pull takes it: it was cancelled, its deadline has passed, or its rank changes. Returns
+  -- An entry waits no more, and no pull took it: it was cancelled, its deadline has passed, or its rank changes. Returns
   -- its rank; false if it did not wait.
   function HOOKS.left(lane, id, fields)
     if ordering() then return order().remove(lane, id, fields) end

@@ -11,7 +11,7 @@ local LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
 local SHARED = 3 * LANE_COUNT + 17
 local WAKE, LANES, ENTRIES, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 16, SHARED - 6)
 local now_in_ms, attempts_known = cfg.now_ms, nil
-local labelled   -- how many wait with a label, as LANES says: of each lane four numbers and ';' (order.lua); false for none, nil if not asked
+local labelled   -- text of LANES: how many wait with a label (order.lua); false for none, nil if not asked
 
 -- Bytes that a read may copy before the sizes of what it reads are known well; and entries that one command may copy
 -- before their sizes are known: 128 MiB if all are as large as allowed.

@@ -29,8 +29,8 @@ local function end_if_late(lane, key, member, rank)
   return true
 end
 
--- Ends what is late in a set, by rank. Returns nothing at the end; else the rank at which to go on. Where nothing of that rank has
--- changed, the rest of it is left to the pull.
+-- Ends what is late in a set, by rank. Returns the rank at which to go on, nothing at the end. If all that was looked at has one
+-- rank and nothing changed, it goes on behind that rank, and the rest is left to the pull.
 local function end_late_in(lane, key, rank, last)
   local rows, changed = call_if_typed('ZRANGEBYSCORE', key, rank, last, 'WITHSCORES', 'LIMIT', 0, looked_at) or {}, false
   local function cut_at(i)
@@ -46,7 +46,7 @@ local function end_late_in(lane, key, rank, last)
   if #rows == 2 * looked_at then return cut_at(#rows - 1) end
 end
 
--- What is held, and what waits for homes without a tenant: a pass through all of these sets from `since` on.
+-- Ends what is late in `held`, and of homes without a tenant: a pass through all of these sets from `since` on.
 local function end_late_of_homes(lane, place)
   local since, last, at, rank = string.match(place or '-inf', '^(%S+) ?(%S*) ?(%S*) ?(%S*)$')
   last, at = tonumber(last) or now, tonumber(at) or 0
@@ -64,7 +64,7 @@ local function end_late_of_homes(lane, place)
   return string.format('%.0f', last + 1)
 end
 
--- Their positions stand in `past`, of tenants whose passed deadlines a pull has met, and in `late`.
+-- Ends what is late of the tenants in :past and :late. Their scores say where in their sets to go on.
 local function end_late_of_tenants(lane)
   for _, kind in ipairs({':past', ':late'}) do
     local names = call_if_typed('ZRANGEBYSCORE', o.key(lane, kind), '-inf', now, 'WITHSCORES', 'LIMIT', 0, TENANTS) or {}

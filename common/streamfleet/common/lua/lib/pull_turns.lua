@@ -1,5 +1,5 @@
 -- @include come_back
--- The turn of a request: all that a pull asks the policies of the order, beside the hooks. Without an answer the lane goes by rank.
+-- Turns: all that a pull asks the policies of the order, beside the hooks. Without an answer, a lane goes by rank.
 local TURNS, made_judging, made_pick, in_turn = {}, nil, nil, false   -- in_turn: the last entries were taken by made_pick
 -- @policy order pick
 -- @policy judging
@@ -21,7 +21,7 @@ function TURNS.pop(lane, wanted, worker)
   return made_pick.pop(lane, wanted, worker)
 end
 
--- They were claimed: stream ids, and by place the fields of those that run. The others were ended, or had vanished.
+-- Entries were claimed. `ids`: stream ids; `runs`: by place, the fields of those that run; the others ended, or had vanished.
 function TURNS.taken(lane, ids, runs)
   local at_home = homing()
   if in_turn then made_pick.taken(lane, ids, runs) end
@@ -31,12 +31,12 @@ function TURNS.taken(lane, ids, runs)
   end
 end
 
--- Of such an entry, by place: ms for which it was left to another worker, as text; '' for one that waited for nobody else.
+-- ms for which the entry at this place was left to another worker, as text; '' for one that waited for no other.
 function TURNS.passed(lane, place) return in_turn and made_pick.passed(lane, place) or '' end
 
--- At the end of a pull: sets `waiting`, 0 where this worker finds nothing any more, to what makes it worth to wake somebody, or to
--- pull again. `paused`: a function of a lane. Returns how many wait in all, but for those of paused lanes and what no tenant may run; and after how many ms more may
--- be taken, or nil.
+-- The end of a pull. Sets `waiting`, which is 0 in lanes where this worker finds nothing any more, to the number of requests for
+-- which it is worth to wake a worker, or to pull again. `paused`: a function of a lane. Returns how many wait in lanes that are
+-- not paused, without those that no tenant may run; and the ms after which more may be taken, or nil.
 function TURNS.left(waiting, paused, arg, got)
   if not ordering() then return nil end
   local all, shared, at_home = 0, sharing(), got < arg.n and homing()

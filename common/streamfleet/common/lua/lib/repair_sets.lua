@@ -3,8 +3,8 @@
 -- @policy order order_repair
 local labels = make_order_repair()
 
--- A member of a set of what waits, or of the delayed ones. It goes by `remove` if a worker holds its entry, or none was given it yet;
--- of two, the delayed one stays. Returns its fields if it may stay.
+-- A member of a set of what waits, or of the delayed ones. `remove` takes it out if a worker holds its entry, or none was given
+-- it yet; of two, the delayed one stays. Returns its fields if it may stay.
 local function look_at_member(kind, key, member, lane, id, remove)
   -- @guard repair: listed, and gone since
   if not call('ZSCORE', key, member) then return end

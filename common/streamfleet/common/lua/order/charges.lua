@@ -1,7 +1,7 @@
 -- @include tenant_lengths
--- Tenants: charges. A charge is '<prompt> <output> <weight> <kept> <bytes>:<limit> <counted> <tenant>': the tokens that it was charged
--- for its run, 0 if none runs, and the weight that counted; `kept`, what earlier runs generated; what lengths are learnt by; and 1 if
--- the run counts against its tenant's limit.
+-- Tenants: charges. A charge is '<prompt> <output> <weight> <kept> <bytes>:<limit> <counted> <tenant>': tokens that a run was
+-- charged, 0 if none runs; its tenant's weight at the pick; `kept`, tokens that earlier runs generated; bytes of the body, and
+-- asked limit, by which lengths are learnt; and 1 if the run counts against its tenant's limit.
 local charges = {}   -- by field: what is known of them; false for none
 
 local function charge_field(lane, id) return 'c|' .. DIGITS[lane] .. '|' .. id end
@@ -29,7 +29,7 @@ local function put_charge(field, words)   -- false: it goes
   t.put(field, words)
 end
 
--- Reads what settling these needs: rows of lane and stream id.
+-- Reads all that is needed to settle runs. `rows`: lane and stream id of each.
 function t.prepare(rows)
   local fields, some = {}, {}
   for i, row in ipairs(rows) do fields[i] = charge_field(row[1], row[2]) end
@@ -47,7 +47,7 @@ function t.prepare(rows)
   end
 end
 
--- A run that counted has ended: its tenant may be in turn again.
+-- A run that counts against a limit has ended: its tenant may be in turn again.
 function t.end_run(name)
   local record = t.change(name)
   local blocked = record.running >= record.most
@@ -61,7 +61,7 @@ function t.end_run(name)
   end
 end
 
--- A run has ended, which is charged `cost` in place of what it was charged before.
+-- A run has ended: it is charged `cost` in place of what it was charged before.
 local function settle_run(lane, charge, cost)
   if charge.cost == 0 then return end
   t.add_tokens(lane, charge.name, (cost - charge.cost) / charge.weight)
@@ -70,8 +70,8 @@ local function settle_run(lane, charge, cost)
   if charge.counted then t.end_run(charge.name) end
 end
 
--- What earlier runs of these entries generated, by place, and their charges' fields: stream ids. A charge that nobody has settled is
--- given back: third, by place, tokens for its weight.
+-- Returns, by place of these stream ids: tokens that earlier runs generated; the fields of their charges; and tokens for its
+-- weight of a charge that nobody has settled, which is given back.
 function t.kept_of(lane, ids)
   local fields, kept, unsettled = {nil}, {nil}, {nil}
   for i = 1, #ids do fields[i] = charge_field(lane, ids[i]) end
@@ -85,7 +85,7 @@ function t.kept_of(lane, ids)
   return kept, fields, unsettled
 end
 
--- A pick runs: a row with its tenant's name, what it is charged, and how it is counted.
+-- A row that was picked runs, and is charged.
 function t.charge(field, row, weight, kept)
   t.write_field(field, charge_words(row, row.prompt, row.cost - row.prompt, weight, kept))
 end

@@ -109,7 +109,7 @@ local function least_loaded(numbers)
   return best, least
 end
 
--- Of several that have as little to do, the name of what looks for a home decides: in an idle fleet, too, homes spread.
+-- The least loaded home. Of several, the name of the session or beginning decides: so homes spread in an idle fleet, too.
 local function least_of_all(name)
   h.write_loads()
   local row = call_if_typed('ZRANGE', LOADS, 0, 0, 'WITHSCORES') or {}

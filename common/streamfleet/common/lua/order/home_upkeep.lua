@@ -3,13 +3,13 @@
 -- anybody's; what was left over, and what nobody has used for long, is forgotten.
 local PART, GONE_MS, UNUSED_MS = 200, 60000, 3600000
 
--- A home is none any more. What waits for it becomes anybody's, some here and the rest at the next calls.
+-- A worker is no home any more. What waits for it becomes anybody's, some here and the rest at the next calls.
 function h.lose(number)
   h.set_work(number, LOST)
   return h.spill(number)
 end
 
--- Returns true if nothing waits there any more.
+-- What waits for it becomes anybody's, a part in each call. Once nothing is left, its load and its state are deleted.
 function h.spill(number)
   local left = false
   for lane = 1, order() and LANE_COUNT or 0 do

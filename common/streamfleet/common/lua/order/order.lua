@@ -1,14 +1,14 @@
--- The order of what waits. What has no label, no tenant and no home, stands in ready:<lane> by rank. What has one stands by
--- rank in the set of each label, whose key is made from ready:<lane> and a name:
---   :t:<tenant> waits for nobody; members '<encoded id> <bytes of its body> <asked limit>'.
---   :th:<tenant> and :ht:<home> wait for a home, each request once in both; the same, and ' <home>' or ' <tenant>' behind it.
---   :h:<home> has a home and no tenant; members as in the ready set.
---   :held was interrupted and waits for its worker until the time that `interruptions` tells; members as in :ht:.
--- :firsts has homes by the rank of the first of their :h:, and :late, while tenants share the lane, by tenant a rank that is no
--- later than its first deadline. :past has tenants whose passed deadlines a pull has met, until the housekeeping has ended those
--- requests. `tickets` has '<home> <bytes> <limit> <tenant>' of each request that waits for a home. LANES has
--- the field `labelled`: of each lane '<in :t:> <with tenant and home> <in :h:> <held>', and ';'. While nothing has a label, it
--- is not there, and it is all that is asked.
+-- The order of what waits. A label is a tenant or a home. An entry without one stands in ready:<lane>, by rank. An entry with a
+-- label stands, by rank, in sets whose keys begin with ready:<lane> and go on with
+--   :t:<tenant> for entries that wait for nobody; members '<encoded id> <bytes of the body> <asked limit>'.
+--   :th:<tenant> and :ht:<home> for entries that wait for a home, each in both; members as above, and ' <home>' or ' <tenant>'.
+--   :h:<home> for entries with a home and no tenant; members as in the ready set.
+--   :held for interrupted entries, which wait for their worker until the time that `interruptions` tells; members as in :ht:.
+-- :firsts has homes by the rank of the first of their :h:. While tenants share the lane, :late has each by a rank that is no
+-- later than its first deadline. :past has tenants of which a pull has found a passed deadline, until the housekeeping has
+-- ended those requests. `tickets` has '<home> <bytes> <limit> <tenant>' of each request that waits for a home. LANES has the
+-- field `labelled`: of each lane '<in :t:> <with tenant and home> <in :h:> <held>;'. While nothing has a label, this field is
+-- missing, and a script reads nothing else of all this.
 local TICKETS, OTHER = KEYS[SHARED - 4], 'other'
 -- @guard order: a key of another type is left alone
 if not call_if_typed('HLEN', TICKETS) then return false end
@@ -44,7 +44,7 @@ local function add(key, rank, member)
   rows[n + 1], rows[n + 2] = rank, member
 end
 
--- `rank` is no later than that of the first of `name`.
+-- Lowers the rank of `name` in :firsts or :late to this one; adds a missing one.
 function o.bound(lane, kind, rank, name)
   local key = ready_key(lane) .. kind
   local some = bounds[key]
@@ -53,7 +53,7 @@ function o.bound(lane, kind, rank, name)
   if not some[name] or rank < some[name] then some[name] = rank end
 end
 
--- Call it before a command reads the sets.
+-- Writes what `put` and `bound` have collected. Call it before a command reads the sets.
 function o.write()
   if next(adds) then
     for key, rows in pairs(adds) do
@@ -71,7 +71,7 @@ function o.write()
   end
 end
 
--- The set of a home without tenants has changed: where its first stands follows.
+-- The :h: of a home has changed: so does its rank in :firsts.
 function o.first_changed(lane, home)
   local row = call('ZRANGE', o.key(lane, ':h:', home), 0, 0, 'WITHSCORES')
   if not row[1] then return call('ZREM', o.key(lane, ':firsts'), home) end
@@ -103,15 +103,15 @@ function o.put(lane, id, rank, name, home, held, bytes, limit)
   end
 end
 
--- True if a tenant has something waiting in the lane, '' for what has none.
+-- True if something of a tenant waits in the lane; '' stands for what has no tenant.
 function o.waits(lane, name)
   o.write()
   if name == '' then return counts[lane].h > 0 or call('EXISTS', ready_key(lane)) == 1 end
   return call('EXISTS', o.key(lane, ':t:', name), o.key(lane, ':th:', name)) > 0
 end
 
--- Where an entry waits. Returns its rank, as text; its kind, 'r' in the ready set, else as in `counts`; its tenant, its home, and the sets
--- and members to remove. Nothing if it does not wait. Without `fields` only what has no label or a ticket is found.
+-- Where an entry waits. Returns its rank, as text; its kind, 'r' in the ready set, else as in `counts`; tenant; home; and the
+-- keys and members to remove. Nothing if it does not wait. Without `fields`, an entry is found if it has no label, or a ticket.
 function o.find(lane, id, fields)
   local member, c = encode_id(id), counts[lane]
   o.write()
@@ -132,7 +132,7 @@ function o.find(lane, id, fields)
   local bytes, limit = body_size(fields)
   local t = raw and sharing()
   size = ' ' .. bytes .. ' ' .. limit
-  for _, each in ipairs(t and {t.name(raw), OTHER, ''} or {''}) do   -- its name may have been another when it came
+  for _, each in ipairs(t and {t.name(raw), OTHER, ''} or {''}) do   -- it may have come as `other`
     local key, full = o.key(lane, ':t:', each), member .. size
     rank = each ~= '' and call('ZSCORE', key, full)
     if rank then return rank, 't', each, nil, {key, full} end
@@ -142,14 +142,14 @@ function o.find(lane, id, fields)
   end
 end
 
--- Tenants share the lane no more: requests without one take no turns.
+-- Tenants share the lane no more: requests without a tenant take no turns.
 function o.end_sharing(lane)
   sharing().rest(lane, '')
   call('ZREM', o.key(lane, ':late'), '')
   call('ZREMRANGEBYSCORE', o.key(lane, ':past'), '-inf', 'inf')   -- no user may DEL a ready set
 end
 
--- Something of a tenant waits no more: it is out of turn if nothing does.
+-- A request of a tenant waits no more: the tenant is not in turn any more if none does.
 function o.follow(lane, name)
   local t = sharing()
   if not t then return end
@@ -160,7 +160,7 @@ function o.follow(lane, name)
   if not o.shares(lane) then o.end_sharing(lane) end
 end
 
--- An entry waits no more, and no pull takes it. Returns its rank, as text; false if it did not wait.
+-- An entry waits no more, and no pull has taken it. Returns its rank, as text; false if it did not wait.
 function o.remove(lane, id, fields)
   local rank, kind, name, home, sets = o.find(lane, id, fields)
   if not rank then return false end
@@ -174,8 +174,8 @@ function o.remove(lane, id, fields)
   return rank
 end
 
--- An entry waits from now on, and its tenant is in turn. `name`: of that, '' for none; `came`: it did not come back, and its tenant may
--- get credit; `nameless`: others without a label become ready with it. Returns true if it stands in the set of a label now.
+-- An entry waits from now on, and its tenant is in turn. `name`: its tenant, '' for none; `came`: it is new, so that its tenant
+-- may get credit; `nameless`: others without a label become ready with it. Returns true if it stands in the set of a label now.
 function o.stand(lane, id, rank, name, bytes, limit, deadline, home, came, nameless)
   local shared, t = o.shares(lane), sharing()
   if t and (name ~= '' or shared) then
@@ -192,7 +192,7 @@ function o.stand(lane, id, rank, name, bytes, limit, deadline, home, came, namel
   return true
 end
 
--- The same for one whose fields name the tenant `raw`, nil for none. `held`: it waits for the worker that interrupted it.
+-- The same for one whose fields name the tenant `raw`, nil for none. `held`: it waits for its worker, which interrupted it.
 function o.place(lane, id, rank, fields, deadline, raw, home, held, came, nameless)
   local t, bytes, limit = raw and tenants() or sharing(), 0, ''
   if t and raw then t.begin() end   -- before its record is read: what operators have set counts

@@ -1,4 +1,4 @@
--- Repair of what waits with a label: the set in which an entry belongs, the lists of who waits first, and how many there are.
+-- Repair of what waits with a label: in which set an entry belongs, :firsts and :late, turns, and how many there are.
 -- `suffix` is the name of a set behind that of the ready set, '' for itself.
 local o, t, self = order(), tenants(), {}
 if not o then return false end
@@ -60,7 +60,7 @@ function self.look_at_first(lane, home)
   if mend then o.first_changed(lane, home) end
 end
 
--- Who waits must be in turn; a tenant at its limit enters when a run of it ends.
+-- A tenant that waits must be in turn; one at its limit enters when a run of it ends.
 local function look_at_turn(lane, name)
   if not t or t.turn(lane, name) or t.record(name).running >= t.record(name).most then return end
   note('turn_gone', LANE_NAMES[lane] .. ':' .. name)
@@ -87,7 +87,7 @@ local function look_at_deadline(lane, suffix, member, id, deadline)
   if mend then o.bound(lane, ':late', rank, tenant) end
 end
 
--- An entry that waits stands in the sets of its labels, and nowhere else; in others, it goes, and is placed anew.
+-- An entry that waits stands in the sets of its labels, and in no other. It is removed from a wrong one, and placed anew.
 function self.look_at_place(lane, suffix, member, id, fields)
   local _, deadline, _, raw = skim_entry(lane, id, fields)
   local _, tenant = parts(suffix, member)
@@ -112,7 +112,7 @@ function self.waits_for_home(lane, id)
   return kind == 'h' or kind == 'b'
 end
 
--- How many wait with a label. ARGV has the sets that were there; those that have come since then are of tenants and homes that are known.
+-- Counts what waits with a label. ARGV names sets that were there; later ones are of tenants and homes that have records.
 function self.look_at_counts(lane)
   local c, number, seen = o.counts[lane], {t = 0, b = 0, h = 0, held = 0}, {}
   local function add(suffix)

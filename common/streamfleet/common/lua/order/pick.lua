@@ -1,11 +1,11 @@
--- What a worker takes of a lane in which something has a label. `tests/order` has the same rules in plain words; the marks behind `--` are
--- theirs. A row is an entry that waits: member (its encoded id), rank, kind (as in `counts`, 'r' without a label), full (member of its
--- tenant's set, or of `held`), name and x (its tenant, where it is charged), size (as the member tells it), bytes, limit, home, cost.
+-- What a worker takes of a lane in which something has a label. tests/order/rules.py has the rules in plain words. A row is an
+-- entry that waits: member (its encoded id), rank, kind (as in `counts`, 'r' without a label), full (its member in the set that
+-- was read), name (of its tenant), x (that tenant, if it is charged), size (bytes and limit, as text), bytes, limit, home, cost.
 local D, W, NEAR, LONG, LATE, URGENT, AHEAD = 1000, 1000, 3000, 10000, 3000, 10000, 6
 local TURN_AFTER, TURN_LATER, DEEP, SCAN = 3000, 10000, 16, 64
 local NONE, TICKETS = {}, KEYS[SHARED - 4]
 local o, t, mine, worker = order(), nil, nil, nil
-local P, soonest = nil, nil   -- P: this round
+local P, soonest = nil, nil   -- P: this round; soonest: ms until more may be taken
 
 local function wait_for(ms) if not soonest or ms < soonest then soonest = ms end end
 local function before(a, b) return a.rank < b.rank or a.rank == b.rank and a.member < b.member end
@@ -21,7 +21,7 @@ local function tenant_of(name)
   return x
 end
 
--- The next tenants in turn, as far as they are not fetched. Returns their number.
+-- Fetches the next tenants in turn. Returns the number of those that were not known.
 local function fetch_turns(most)
   if P.all then return 0 end
   local rows, names, fresh = t.lowest(P.lane, most, P.fetched), {nil}, 0
@@ -161,13 +161,13 @@ local function take_out()
   P.out = #P.picked
 end
 
--- Takes another home's first out at once, and all that was picked before: what stands behind it is its first now.
+-- Takes out another home's first at once, with all that was picked before: the next one is that home's first now.
 local function out_at_once(row)
   out(row)
   take_out()
 end
 
--- A page of a set: rows that are read as far as they are needed. Returns the row at a place that is not taken, and its place.
+-- Rows of a set are read as far as they are needed. Returns the first from a place on that is not taken, and its place.
 local function next_in(list, at, most)
   repeat
     if at > #list and not list.all and #list < most then
@@ -183,7 +183,7 @@ end
 
 local function page_of(kind, key, name, home) return {kind = kind, key = key, name = name, home = home, size = 1, all = false, at = 1} end
 
--- The first of other homes without a tenant, by rank: up to DEEP of them, those before `rank`.
+-- Of other homes, the first request of each without a tenant: up to DEEP, by rank, of those before `rank`.
 local function foreign_firsts(rank)
   local rows, flat = {nil}, o.counts[P.lane].h > 0 and call('ZRANGE', o.key(P.lane, ':firsts'), 0, DEEP, 'WITHSCORES') or NONE
   for i = 1, #flat, 2 do
@@ -197,7 +197,7 @@ local function foreign_firsts(rank)
   return rows
 end
 
--- None of these may be taken now: tells when the first may.
+-- None of these rows may be taken now: notes when the first may.
 local function come_again(rows)
   for i = 1, #rows do
     local ms = young(rows[i], D)
@@ -205,7 +205,7 @@ local function come_again(rows)
   end
 end
 
--- What was interrupted: what waits for this worker, and what waits for another. Whose time has come waits for nobody.
+-- Looks at what was interrupted. If the time of an entry has come, it waits for nobody; else for this worker or another.
 local function look_at_held()
   local flat, some = o.counts[P.lane].held > 0 and call('ZRANGE', o.key(P.lane, ':held'), 0, 63, 'WITHSCORES') or NONE, {nil}
   for i = 1, #flat, 2 do
@@ -232,7 +232,7 @@ local function look_at_held()
   end
 end
 
--- A lane without tenants: what another home is late with; then its own and nobody's by rank; with room left, what waited for others.
+-- Without tenants: what another home is late with; what waits for this worker or nobody, by rank; then what waits for others.
 local function by_rank()
   local n, some, free = P.n, {nil}, rows_of('r', ready_key(P.lane), 0, P.n)
   if mine and o.counts[P.lane].h > 0 then some = rows_of('h', o.key(P.lane, ':h:', mine), 0, n, '', mine) end
@@ -265,8 +265,8 @@ local function by_rank()
   end
 end
 
--- Rows of a tenant whose deadlines pass soon: the first that waits for nobody and up to DEEP that have a home, by rank; and the rank of the
--- first that passes later, or math.huge.
+-- Returns rows of a tenant whose deadlines pass soon, by rank: the first that waits for nobody, and up to DEEP that have a home;
+-- and the rank of the first whose deadline passes later, or math.huge.
 local function late_rows(name)
   local most, beyond, found = now_ms() + LATE, math.huge, {nil}
   local function look(key, kind, deep)
@@ -299,7 +299,7 @@ local function late_rows(name)
   return found, beyond
 end
 
--- At most one of each of the DEEP tenants whose first deadlines come next.
+-- Takes what is nearly late: at most one request of each of the DEEP tenants whose first deadlines come next.
 local function nearly_late()
   local key, known, rows, some = o.key(P.lane, ':late'), {}, nil, {nil}
   if call('ZCOUNT', key, '-inf', now_ms() + LATE) == 0 then return end
@@ -334,7 +334,7 @@ local function nearly_late()
   end
 end
 
--- The first of a tenant that waits for nobody and is not taken; nil for none.
+-- The first row of a tenant that waits for nobody and is not taken; nil for none.
 local function first_free(x)
   x.free = x.free or (x.name == '' and page_of('r', ready_key(P.lane)) or page_of('t', o.key(P.lane, ':t:', x.name), x.name))
   local row
@@ -342,7 +342,7 @@ local function first_free(x)
   return row
 end
 
--- The rank of the first of a tenant that is not taken.
+-- The rank of the first row of a tenant that is not taken.
 local function first_rank(x)
   local c, row = o.counts[P.lane], first_free(x)
   local low = row and row.rank or math.huge
@@ -389,7 +389,7 @@ local function own()
   end
 end
 
--- The first of a tenant by rank, of what this worker may take; nil for nothing, and true if something of it waits.
+-- Returns the first row of a tenant that this worker may take, nil for none; and true if anything of the tenant waits.
 local function next_of(x, age, most)
   local c, row, best, eff = o.counts[P.lane], first_free(x), nil, math.huge
   local function try(some, later)
@@ -434,7 +434,7 @@ local function next_of(x, age, most)
   return best, any
 end
 
--- Tenants in order of their tokens. First without what waits for others and is young; then, with room left, with all that is D old.
+-- Tenants take turns, in order of their tokens. First without what waits for others and is young; with room left, all D old.
 local function turns()
   local most, alone = P.n - #P.picked + DEEP, o.counts[P.lane].b + o.counts[P.lane].h == 0
   local function less(a, b) return a.tokens < b.tokens or a.tokens == b.tokens and a.name < b.name end
@@ -498,7 +498,7 @@ local function turns()
   end
 end
 
--- Turns of those that were looked at: who still waits, and may run one more, is in turn.
+-- Writes the turns of tenants that were looked at: one is in turn if something of it waits, and it may run one more.
 local function finish_turns()
   local n, shared, keys, scores = #P.touched, t and o.shares(P.lane), {nil}, {nil, nil}
   if n == 0 then return end
@@ -549,7 +549,7 @@ function self.pop(lane, n, name)
   return ids
 end
 
--- They were claimed: stream ids, and by place the fields of those that run. The others were ended, or had vanished.
+-- What `pop` returned was claimed. `runs`: by place, the fields of those that run; the others were ended, or had vanished.
 function self.taken(lane, ids, runs)
   local kept, fields, unsettled = nil, nil, nil
   for i, row in ipairs(P.picked) do
@@ -577,13 +577,13 @@ function self.taken(lane, ids, runs)
   finish_turns()
 end
 
--- Of such an entry, by place: ms for which it was left to another worker, as text; '' for one that waited for nobody else.
+-- ms for which the entry at this place was left to another worker, as text; '' for one that waited for no other.
 function self.passed(lane, place)
   local row = P.picked[place]
   return is_foreign(row) and string.format('%.0f', now_ms() - enqueued_ms(lane, row.id)) or ''
 end
 
--- Number of the home that it waited for; nil for nobody.
+-- Number of the home for which the entry at this place waited; nil for none.
 function self.home_of(place) return P.picked[place].home end
 
 function self.soonest() return soonest end

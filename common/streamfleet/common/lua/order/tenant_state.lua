@@ -5,7 +5,7 @@ local MOST_TOKENS = 9e15           -- of a turn
 local t = {}
 local known, changed = {}, {}      -- fields of SERVED, and names of those to write
 local more = {}                    -- names and values of fields to write that nothing reads in this call
-local turns, moved, least = {}, {}, {}   -- by lane: tenant to {tokens for its weight, true while it is in turn}, and those to write; the least tokens
+local turns, moved, least = {}, {}, {}   -- by lane: tenant to {tokens for its weight, in turn}; those to write; least tokens
 local records, dirty = {}, {}      -- by name, and those that have changed
 for lane = 1, LANE_COUNT do turns[lane], moved[lane] = {}, {} end
 
@@ -133,7 +133,7 @@ function t.lowest(lane, most, from)
   return call('ZRANGEBYSCORE', turns_key(lane), 0, 'inf', 'WITHSCORES', 'LIMIT', from or 0, most)
 end
 
--- Up to `most` of them, as far apart in order of turns as can be, as t.lowest returns them; and the number of all.
+-- Up to `most` of those in turn, as far apart as can be, as t.lowest returns them; and the number of all in turn.
 function t.sample(lane, most)
   if next(moved[lane]) then write_turns(lane) end
   local waiting, rows = call('ZCOUNT', turns_key(lane), 0, 'inf'), {}

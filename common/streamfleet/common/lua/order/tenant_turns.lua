@@ -1,7 +1,7 @@
 -- @include tenant_state
 -- Tenants: their records, and when they are in turn.
 local MOST_TENANTS, MOST_CREDIT, LOOKED_AT, UNKNOWN, SEEN_MS, HOUR_MS = 2000, 4096, 16, 128, 60000, 3600000   -- credit: tokens
-local RULES, RECORD, RECORD_BYTES = 'rules', '<dddddddd', 64   -- RULES: LANES says it while operators have set something of a tenant
+local RULES, RECORD, RECORD_BYTES = 'rules', '<dddddddd', 64   -- RULES: in LANES while operators have set limits or weights
 local names = {}   -- by what was given, the name under which it is counted
 
 local function read_record(name, words, lengths, rule)
@@ -96,8 +96,8 @@ end
 
 function t.level_field(lane) return 'level|' .. DIGITS[lane] end
 
--- Tokens of the tenant in turn that was charged least, but no less than one had that was picked in its turn: who comes a
--- request below the level does not lower it for the next.
+-- Tokens of the tenant in turn that was charged least, but no less than one had that was picked in its turn: so a tenant that
+-- starts a request below the level does not lower it for the next.
 function t.level(lane) return math.max(t.least(lane) or 0, t.number(t.level_field(lane))) end
 
 -- A tenant that had so many tokens is picked in its turn.
@@ -105,11 +105,11 @@ function t.pass_level(lane, tokens)
   if tokens > t.number(t.level_field(lane)) then t.put(t.level_field(lane), string.format('%.17g', tokens)) end
 end
 
--- True if a run of the tenant has ended, or if it is '': who is known.
+-- True if a run of the tenant has ended its request, or left a charge; and for '', no tenant.
 local function has_history(record) return record.name == '' or record.requests > 0 or record.charged > 0 end
 
--- Tokens at which a name starts that has no history: one behind the other, and all of them like one more of each tenant that is known
--- and comes next, or of 128 if none of these is, so that made-up names do not go before the others.
+-- Tokens at which a name without history starts: one such name behind the other. Between two of them, each of the next tenants in
+-- turn that has history gets as much as the first of the two. If none has, it is as if 128 had.
 local function start_of_new(lane, level, cost)
   local rows, some, with = t.lowest(lane, LOOKED_AT), {nil}, 0
   for i = 1, #rows, 2 do some[#some + 1] = rows[i] end
@@ -157,8 +157,8 @@ function t.add_tokens(lane, name, tokens)
   if before or tokens > 0 then t.set_turn(lane, name, (before or 0) + tokens, in_turn) end
 end
 
--- Tenants that are not in turn and do not run are forgotten in a lane once those that are were charged so much more that they
--- would come back with all their credit, or nobody shares it.
+-- Tenants that are not in turn and run nothing are forgotten in a lane once they would come back with all their credit, because
+-- others were charged so much more; or once no tenants share the lane.
 function t.forget_turns(lane, shared, most)
   local idle = t.idle(lane, shared and t.level(lane) or math.huge, most)
   t.fetch_records(idle)
@@ -170,5 +170,5 @@ function t.forget_turns(lane, shared, most)
   end
 end
 
--- First of the hash of a name that others may read.
+-- The beginning of a name's hash, for those who must not read names.
 function t.hash(name) return string.sub(redis.sha1hex(name), 1, 8) end

@@ -1,7 +1,7 @@
 -- @include charges
 -- Tenants share a lane by tokens. Of those that wait, the one that was charged least for its weight goes first; within a
--- tenant, the earliest deadline. A request is charged when it is picked, settled when it ends, and refunded when it
--- returns. The keys:
+-- tenant, the earliest rank. A run is charged when it is picked, and settled when it ends; only then its charge is added to
+-- what its tenant was charged in all. The keys:
 --   turns:<lane>: tenants by the tokens that they were charged for their weight; below zero while they are not in turn.
 --   served: 't|<tenant>' its record, packed numbers; 'c|<lane>|<id>' a charge; 'l|<tenant>' lengths; 'level|<lane>' the
 --     most tokens that a tenant had when it was picked in its turn; 'new|<lane>' where the next name without history starts;
