@@ -528,7 +528,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "rest-at-limits",
         "workers rest while no tenant that waits may run more",
-        "the look at the homes takes what no tenant may run for there to be taken",
+        "the end of a pull takes what no tenant may run for there to be taken",
         "tenant_at_its_limit",
         "script calls in",
         (_NO_LIMITS_SEEN,),

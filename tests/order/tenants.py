@@ -1,6 +1,6 @@
 """The order, part 2: what a request is charged, what is settled, and the lengths that tenants' requests have had.
 
-tenant_charges.lua and tenant_lengths.lua do the same today, number by number. How much output the time in an engine is
+order/charges.lua and order/tenant_lengths.lua do the same, number by number. How much output the time in an engine is
 worth (`held`) says the worker, which learns how long runs of so many tokens take.
 """
 
