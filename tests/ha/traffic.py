@@ -64,7 +64,10 @@ class Traffic:
         prefix, numbers = secrets.token_hex(4), itertools.count(1)
         self._ids = (f"{prefix}-{number}" for number in numbers)
         self._stopping = False
-        self._users = [asyncio.create_task(self._user(TENANTS[number % 3])) for number in range(users)]
+        self._users = [
+            asyncio.create_task(self._user(TENANTS[number % 3], f"s{number}" if number % 2 else None))
+            for number in range(users)
+        ]
 
     async def stop(self) -> None:
         """Let every user finish what it has begun."""
@@ -77,9 +80,10 @@ class Traffic:
             if user.done() and not user.cancelled():
                 user.result()
 
-    async def _user(self, tenant: str | None) -> None:
+    async def _user(self, tenant: str | None, session: str | None) -> None:
         while not self._stopping:
-            asks = [Ask(body=self._body, id=next(self._ids), tenant=tenant) for _ in range(self._batch)]
+            each = range(self._batch)
+            asks = [Ask(body=self._body, id=next(self._ids), tenant=tenant, session=session) for _ in each]
             handles = await self._enqueue(asks)
             with contextlib.suppress(ResultTimeout):
                 await self._wait(handles)

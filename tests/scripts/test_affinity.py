@@ -468,3 +468,23 @@ async def test_the_number_of_sessions_is_bounded(queue: Queue) -> None:
         await queue.add("high", f"{NOW}-{number}", session=f"new-{number}")
     assert len(await take(queue, "w1", 20)) + len(await take(queue, "w2", 20)) == 20
     assert await queue.command("HLEN", queue.keys.sessions) <= before
+
+
+async def test_what_waited_for_many_lost_homes_is_freed_in_bounded_calls(queue: Queue) -> None:
+    keys = queue.keys
+    homes, waiting = 9, 200
+    await queue.command(
+        "HSET", keys.lane_states, "sessions", "1", "labelled", f"0 0 0 0;0 0 0 0;0 0 {homes * waiting} 0;"
+    )
+    for home in range(1, homes + 1):
+        await queue.command("ZADD", keys.loads, 10**9, home)
+        members = [f"F10000{home}-{'ABC'[len(str(number)) - 1]}{number}" for number in range(waiting)]
+        scored = [word for number, member in enumerate(members) for word in (NOW + number, member)]
+        await queue.command("ZADD", f"{keys.ready('normal')}:h:{home}", *scored)
+    await queue.broker.tidy_homes()
+    assert await queue.command("ZCARD", keys.ready("normal")) == 800
+    await queue.broker.tidy_homes()
+    await queue.broker.tidy_homes()
+    assert await queue.command("ZCARD", keys.ready("normal")) == homes * waiting
+    assert not await queue.command("EXISTS", keys.loads)
+    assert not await queue.command("HEXISTS", keys.lane_states, "labelled")

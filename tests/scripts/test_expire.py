@@ -382,3 +382,16 @@ async def test_what_waits_with_a_label_counts_from_then_too(queue: Queue) -> Non
     sets = {key: rows for key, rows in (await queue.dump()).items() if key.startswith("ready:high:")}
     assert {rank for rows in sets.values() for _, rank in rows} == {NOW + 500}
     assert sorted(await expired_of(queue.at(NOW + 500))) == [f"high:{ahead}-{number}" for number in range(3)]
+
+
+async def test_a_call_examines_a_bounded_number_of_tenants_requests(queue: Queue) -> None:
+    for number in range(60):
+        await queue.add("low", f"{1000 + number}-0", tenant=f"t{number % 20}", deadline=NOW)
+    while (await queue.at(NOW - 1).pull("w1", 0)).staged:
+        pass
+    ended, seen = await queue.broker.expire(None, limit=5)
+    assert (3 <= ended <= 10, seen.more) == (True, True)
+    while seen.more:
+        more, seen = await queue.broker.expire(seen, limit=5)
+        ended += more
+    assert ended == 60

@@ -583,3 +583,29 @@ async def test_all_beyond_fifty_tenants_are_shown_together(queue: Queue) -> None
     await queue.pull(wanted=0)
     views = await read_tenants(queue.broker)
     assert (len(views), views[-1].tenant, sum(view.waiting for view in views)) == (51, "other", 60)
+
+
+async def test_what_is_held_is_found_where_its_tenant_was_forgotten_meanwhile(queue: Queue) -> None:
+    lease = await queue.running(tenant="a")
+    await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("run", 9)}, generated={lease: 0})
+    later = queue.at(NOW + 3 * 3_600_000)
+    for _ in range(3):
+        await later.broker.tidy_tenants()
+    assert ids((await later.pull("w2")).claims) == [lease.stream_id]
+    assert not await queue.command("HEXISTS", queue.keys.lane_states, "labelled")
+
+
+async def test_one_pull_looks_at_a_bounded_number_of_tenants_at_their_limits(queue: Queue) -> None:
+    names = [f"t{number:04}" for number in range(1_500)]
+    record = struct.pack("<8d", 1, 1, 1, 1, 0, 0, NOW, 0)
+    for place in range(0, len(names), 500):
+        some = names[place : place + 500]
+        await queue.command("HSET", queue.keys.served, *(word for name in some for word in (f"t|{name}", record)))
+        await queue.command("HSET", queue.keys.tenants, *(word for name in some for word in (name, "1 1")))
+        turns = [word for number, name in enumerate(some, place) for word in (number, name)]
+        await queue.command("ZADD", queue.keys.turns("low"), *turns)
+    await queue.command("HSET", queue.keys.lane_states, "tenants", "rules")
+    await queue.add("low", "1000-0", tenant=names[0], deadline=FAR)
+    assert (await queue.pull()).soonest_ms == 1_000, "the rest is for the next pull"
+    in_turn = await queue.command("ZCOUNT", queue.keys.turns("low"), 0, "inf")
+    assert 0 < in_turn < len(names) - 1_000

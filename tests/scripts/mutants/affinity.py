@@ -88,4 +88,10 @@ MUTANTS = (
         "for i = #P.picked, #P.picked do",
         seed=6,
     ),
+    Mutant(
+        "affinity: what waited for lost homes is freed in bounded calls",
+        "room, left = room - freed, left or more",
+        "left = left or more",
+        caught_by="affinity.what_waited_for_many_lost_homes_is_freed_in_bounded_calls",
+    ),
 )

@@ -231,6 +231,12 @@ MUTANTS = (
         caught_by="expire.a_deadline_behind_a_backlog_without_any_is_found",
     ),
     Mutant(
+        "expire: a call examines a bounded number of tenants' requests",
+        "if is_spent() then cut = 1; return end",
+        "",
+        caught_by="expire.a_call_examines_a_bounded_number_of_tenants_requests",
+    ),
+    Mutant(
         "expire: attempts are told",
         "attempts_in(attempts_record(lane, id))",
         "0",

@@ -160,4 +160,16 @@ MUTANTS = (
         "and not (waits",
         caught_by="tenants.a_tenant_is_kept_while_a_charge_of_its_requests_is",
     ),
+    Mutant(
+        "tenants: what is held is found where its tenant was forgotten",
+        "name ~= '' and tenants() or sharing()",
+        "sharing()",
+        caught_by="tenants.what_is_held_is_found_where_its_tenant_was_forgotten_meanwhile",
+    ),
+    Mutant(
+        "tenants: one pull looks at a bounded number at their limits",
+        "if P.vain > 16 * SCAN then",
+        "if false then",
+        caught_by="tenants.one_pull_looks_at_a_bounded_number_of_tenants_at_their_limits",
+    ),
 )

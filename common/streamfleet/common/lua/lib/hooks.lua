@@ -78,7 +78,7 @@ do
       local rank, home, held, placed = rank_now(lane, id, deadline, fields), nil, nil, false
       if back then held = is_held(lane, id) end
       if not held and (session or some_sessions == HOMING or bytes >= BEGINNING_BYTES) and homes() then home = homes().find(lane, fields) end
-      if (tenant or home or held or shared) and order() then
+      if (tenant or home or held or shared or back and ordering()) and order() then
         if back and HOOKS.waits(lane, id, fields) then
           placed = true
         else

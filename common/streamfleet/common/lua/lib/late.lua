@@ -2,7 +2,7 @@
 -- What expire.lua ends: the parts of a lane, each up to its bounds.
 local TENANTS = 100   -- most to examine at once
 local now, looked_at, most = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
-local ended, cut, bytes, endings = 0, 0, 0, 0
+local ended, cut, bytes, endings, left = 0, 0, 0, 0, 0   -- the last three: of a part, and how many more it may examine
 local o   -- the order; false where nothing has a label
 local behind = string.format('%.0f', now + 1)
 
@@ -29,10 +29,19 @@ local function end_if_late(lane, key, member, rank)
   return true
 end
 
+-- True once a part has examined or ended as many as it may.
+local function is_spent() return left <= 0 or bytes >= cfg.copied_bytes or endings >= most end
+
 -- Ends what is late in a set, by rank. Returns the rank at which to go on, nothing at the end. If all that was looked at has one
 -- rank and nothing changed, it goes on behind that rank, and the rest is left to the pull.
 local function end_late_in(lane, key, rank, last)
-  local rows, changed = call_if_typed('ZRANGEBYSCORE', key, rank, last, 'WITHSCORES', 'LIMIT', 0, looked_at) or {}, false
+  if is_spent() then
+    cut = 1
+    return rank
+  end
+  local size, changed = left, false
+  local rows = call_if_typed('ZRANGEBYSCORE', key, rank, last, 'WITHSCORES', 'LIMIT', 0, size) or {}
+  left = left - #rows / 2
   local function cut_at(i)
     cut = 1
     if i > 1 and rows[i + 1] == rows[2] and not changed then return string.format('%.0f', rows[2] + 1) end
@@ -43,7 +52,7 @@ local function end_late_in(lane, key, rank, last)
     changed = end_if_late(lane, key, rows[i], rows[i + 1]) or changed
   end
   -- @guard expire: a backlog without deadlines hides none
-  if #rows == 2 * looked_at then return cut_at(#rows - 1) end
+  if #rows == 2 * size then return cut_at(#rows - 1) end
 end
 
 -- Ends what is late in `held`, and of homes without a tenant: a pass through all of these sets from `since` on.
@@ -69,9 +78,13 @@ local function end_late_of_tenants(lane)
   for _, kind in ipairs({':past', ':late'}) do
     local names = call_if_typed('ZRANGEBYSCORE', o.key(lane, kind), '-inf', now, 'WITHSCORES', 'LIMIT', 0, TENANTS) or {}
     for i = 1, #names, 2 do
+      if is_spent() then cut = 1; return end
       local name, reached = names[i], math.huge
       for _, set in ipairs(name ~= '' and {':t:', ':th:'} or {}) do   -- what has no tenant is looked through by its rank
+        local before = left
+        left = looked_at   -- of both sets, because one rank tells where to go on in both
         reached = math.min(reached, tonumber(end_late_in(lane, o.key(lane, set, name), names[i + 1], now) or nil) or math.huge)
+        left = before - (looked_at - left)
       end
       if reached < math.huge then
         call('ZADD', o.key(lane, kind), 'XX', string.format('%.0f', reached), name)
@@ -87,6 +100,6 @@ end
 
 local function in_bounds(look, ...)
   -- @guard expire: each part has bounds of its own
-  bytes, endings = 0, 0
+  bytes, endings, left = 0, 0, looked_at
   return look(...)
 end

@@ -2,6 +2,7 @@
 -- Affinity: the housekeeping's part, a bounded part in each call. What waits for a worker that asks for nothing is
 -- anybody's; what was left over, and what nobody has used for long, is forgotten.
 local PART, GONE_MS, UNUSED_MS = 200, 60000, 3600000
+local room = 4 * PART   -- number of requests that may still become anybody's in this call
 
 -- A worker is no home any more. What waits for it becomes anybody's, some here and the rest at the next calls.
 function h.lose(number)
@@ -14,8 +15,13 @@ function h.spill(number)
   local left = false
   for lane = 1, order() and LANE_COUNT or 0 do
     h.spilled = h.spilled or h.has_waiting(lane, number)
-    -- @guard affinity: what waits for who is lost is anybody's
-    left = order().free(lane, number, PART) or left
+    if room <= 0 then
+      left = left or h.has_waiting(lane, number)
+    else
+      -- @guard affinity: what waits for who is lost is anybody's
+      local freed, more = order().free(lane, number, math.min(PART, room))
+      room, left = room - freed, left or more
+    end
   end
   if not left then
     call_if_typed('ZREM', LOADS, number)

@@ -130,9 +130,8 @@ function o.find(lane, id, fields)
   if not fields or c.t + c.held == 0 then return nil end
   local _, _, _, raw = skim_entry(lane, id, fields)
   local bytes, limit = body_size(fields)
-  local t = raw and sharing()
   size = ' ' .. bytes .. ' ' .. limit
-  for _, each in ipairs(t and {t.name(raw), OTHER, ''} or {''}) do   -- it may have come as `other`
+  for _, each in ipairs(raw and {raw, OTHER, ''} or {''}) do   -- it may have come as `other`
     local key, full = o.key(lane, ':t:', each), member .. size
     rank = each ~= '' and call('ZSCORE', key, full)
     if rank then return rank, 't', each, nil, {key, full} end
@@ -177,7 +176,8 @@ end
 -- An entry waits from now on, and its tenant is in turn. `name`: its tenant, '' for none; `came`: it is new, so that its tenant
 -- may get credit; `nameless`: others without a label become ready with it. Returns true if it stands in the set of a label now.
 function o.stand(lane, id, rank, name, bytes, limit, deadline, home, came, nameless)
-  local shared, t = o.shares(lane), sharing()
+  local shared, t = o.shares(lane), name ~= '' and tenants() or sharing()
+  if t and name ~= '' then t.begin() end   -- all may have been forgotten while it was held
   if t and (name ~= '' or shared) then
     if not shared and (nameless or o.waits(lane, '')) then
       -- @guard tenants: what was ready before them takes turns too
@@ -203,19 +203,21 @@ function o.place(lane, id, rank, fields, deadline, raw, home, held, came, namele
   return true
 end
 
--- What waits for a home waits for nobody from now on, up to `most` of each of its sets. Returns true if some is left.
+-- What waits for a home waits for nobody from now on, up to `most` of each of its sets. Returns their number, and true if some is left.
 function o.free(lane, home, most)
-  local left = false
+  local left, freed, gone = false, 0, {[TICKETS] = {nil}}
   o.write()
   for kind, set in pairs({h = ':h:', b = ':ht:'}) do
     local rows = call('ZPOPMIN', o.key(lane, set, home), most)
     for i = 1, #rows, 2 do
-      local member, size, name = string.match(rows[i], '^(%S+)( ?%d* ?%d*) ?(.*)$')
+      local member, size, name = string.match(rows[i], '^(%S*)( ?%d* ?%d*) ?(.*)$')
       local id = decode_id(member)
       o.count(lane, kind, -1)
-      if id then call('HDEL', TICKETS, entry_field(lane, id)) end
-      if name ~= '' then
-        call('ZREM', o.key(lane, ':th:', name), member .. size .. ' ' .. home)
+      if id then table.insert(gone[TICKETS], entry_field(lane, id)) end
+      if id and name ~= '' then
+        local key = o.key(lane, ':th:', name)
+        gone[key] = gone[key] or {nil}
+        table.insert(gone[key], member .. size .. ' ' .. home)
         add(o.key(lane, ':t:', name), rows[i + 1], member .. size)
         o.count(lane, 't', 1)
       elseif id then
@@ -223,10 +225,13 @@ function o.free(lane, home, most)
         if o.shares(lane) then o.bound(lane, ':late', rows[i + 1], '') end
       end
     end
-    left = left or #rows == 2 * most
+    freed, left = freed + #rows / 2, left or #rows == 2 * most
     if rows[1] and kind == 'h' then o.first_changed(lane, home) end
   end
-  return left
+  for key, words in pairs(gone) do
+    if words[1] then call(key == TICKETS and 'HDEL' or 'ZREM', key, unpack(words)) end
+  end
+  return freed, left
 end
 
 function o.flush()

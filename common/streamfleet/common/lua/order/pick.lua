@@ -224,6 +224,7 @@ local function look_at_held()
     end
   end
   o.write()
+  t = sharing()
   P.held, P.held_mine, P.shared = {nil}, {nil}, t and o.shares(P.lane)
   for i = 1, #some do
     local row = row_of('held', some[i][1], some[i][2])
@@ -484,6 +485,8 @@ local function turns()
       end
       if row or not any then
         table.remove(line, at)
+        P.vain = P.vain + (row and 0 or 1)
+        if P.vain > 16 * SCAN then return wait_for(D) end
         if x.in_turn then
           local place = #line + 1
           while place > 1 and less(x, line[place - 1]) do line[place], place = line[place - 1], place - 1 end
@@ -526,7 +529,7 @@ function self.pop(lane, n, name)
   o.write()
   t, worker, mine = sharing(), name, homing() and homes().mine or nil
   P = {lane = lane, n = n, picked = {nil}, out = 0, gone = {}, tenants = {}, queue = {nil}, touched = {nil}, own = {nil}, fetched = 0, last = 0,
-    all = false, low = 0, reached = 0, shared = false}
+    all = false, low = 0, reached = 0, vain = 0, shared = false}
   look_at_held()
   if P.shared then
     P.reached = t.number(t.level_field(lane))
