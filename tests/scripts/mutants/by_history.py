@@ -77,7 +77,10 @@ UNNOTICED = {
     "a history has too few tenants, sessions or entries for the bound": (
         "tenants: their number is bounded",
         "affinity: sessions are bounded",
+        "affinity: what waited for lost homes is freed in bounded calls",
+        "tenants: one pull looks at a bounded number at their limits",
     ),
+    "no history is an hour long before its end": ("tenants: what is held is found where its tenant was forgotten",),
     "none of the 22 to 40 histories tried notices: they do not come to it, or the housekeeping heals it in time": (
         "tenants: what no tenant may run is not there to be taken",
         "upkeep: what operators set counts within seconds",
