@@ -20,6 +20,7 @@ from streamfleet.common import scripts
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
+from streamfleet.common.protocol import Lane
 from streamfleet.worker import lease, pull
 from streamfleet.worker.containment import PoisonIsolation
 from streamfleet.worker.dispatcher import Dispatcher
@@ -109,6 +110,10 @@ def _each(*patches: Callable[[], None]) -> Callable[[], None]:
     return apply_all
 
 
+async def _head_of_what_no_tenant_may_run(self: WorkerBroker) -> tuple[Lane, float] | None:
+    return (Lane.HIGH, 0.0) if self.keys.queue == "default" else None
+
+
 async def _expired_none(*_: Any, **__: Any) -> tuple[int, ExpiryScan]:
     return 0, ExpiryScan()
 
@@ -170,8 +175,8 @@ _LATE_AT_PULL = (
     "if true then return true end",
 )
 _NO_LIMITS_SEEN = (
-    "    if shared and order().shares(lane) and not shared.least(lane) and c.held == 0 then",
-    "    if false then",
+    "    waiting[lane] = waiting[lane] > 0 and here + c.t + c.held + (at_home and at_home.own(lane) or 0) or 0",
+    "    waiting[lane] = here + order().length(lane)",
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -536,11 +541,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "queue-turns",
         "a queue whose pull took nothing lets the other queues of its engine go first",
-        "the queue with the most urgent head has each turn; its worker pulls in vain, again and again",
+        "the queue with the most urgent head, of a tenant at its limit too, has each turn; its worker pulls in vain",
         "other_queue_beside_a_limit",
         "not within 2 s: b has a result",
         (_NO_LIMITS_SEEN,),
-        _set(Turns, "_let_others_go", lambda *_: None),
+        _each(
+            _set(Turns, "_let_others_go", lambda *_: None),
+            _set(WorkerBroker, "head", _head_of_what_no_tenant_may_run),
+        ),
     ),
     Mutation(
         "kept-of-any-type",
