@@ -97,7 +97,7 @@ def score(value: bytes | None) -> int | None:
 
 
 def labelled_lanes(value: bytes | None) -> dict[Lane, Labelled]:
-    """How many wait with a label in each lane where some do, by the field ``labelled`` of the lanes' states."""
+    """Numbers of requests that wait with a label, for each lane with some, from the field ``labelled`` of `lanes`."""
     rows = [Labelled(*map(int, row)) for row in _LABELLED.findall(value or b"")]
     return {lane: row for lane, row in zip(LANES, rows, strict=False) if any(row)}
 

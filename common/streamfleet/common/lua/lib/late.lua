@@ -1,5 +1,5 @@
 -- @include come_back
--- What expire.lua ends: the parts of a lane, each up to its bounds.
+-- Ends late requests, for expire.lua: the parts of a lane, each up to its bounds.
 local TENANTS = 100   -- most to examine at once
 local now, looked_at, most = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
 local ended, cut, bytes, endings, left = 0, 0, 0, 0, 0   -- the last three: of a part, and how many more it may examine

@@ -10,7 +10,7 @@ function h.lose(number)
   return h.spill(number)
 end
 
--- What waits for it becomes anybody's, a part in each call. Once nothing is left, its load and its state are deleted.
+-- Frees what waits for a lost home, a part in each call. Once nothing is left, its load and its state are deleted.
 function h.spill(number)
   local left = false
   for lane = 1, order() and LANE_COUNT or 0 do

@@ -203,7 +203,7 @@ function o.place(lane, id, rank, fields, deadline, raw, home, held, came, namele
   return true
 end
 
--- What waits for a home waits for nobody from now on, up to `most` of each of its sets. Returns their number, and true if some is left.
+-- Frees requests of a home, up to `most` of each of its sets: they wait for nobody. Returns their number, and true if some is left.
 function o.free(lane, home, most)
   local left, freed, gone = false, 0, {[TICKETS] = {nil}}
   o.write()
