@@ -129,7 +129,7 @@ local function take(arg, waiting, cut, more)
   local wanted, urgent = arg.n, 0
   -- @guard filling: small steps while others have more room
   wanted = FILLING.wanted(arg)
-  wanted = math.max(wanted, math.min(arg.n, TURNS.own()))
+  if wanted < arg.n then wanted = math.max(wanted, math.min(arg.n, TURNS.own())) end
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   -- @guard take: nothing in place of what is not in order yet
   if cut then wanted = math.min(wanted, urgent) end

@@ -107,15 +107,6 @@ local function row_of(kind, full, rank, name, home)
   return row
 end
 
-local function rows_of(kind, key, from, most, name, home)
-  local flat, rows = call('ZRANGE', key, from, from + most - 1, 'WITHSCORES'), {nil}
-  for i = 1, #flat, 2 do
-    local row = row_of(kind, flat[i], flat[i + 1], name, home)
-    if row then rows[#rows + 1] = row else call('ZREM', key, flat[i]) end
-  end
-  return rows
-end
-
 -- ms until an entry has waited for so long, 0 if it has.
 local function young(row, ms)
   local at = kept_enqueued_ms(P.lane, row.id) or id_ms(row.id)
@@ -167,13 +158,22 @@ local function out_at_once(row)
   take_out()
 end
 
--- Rows of a set are read as far as they are needed. Returns the first from a place on that is not taken, and its place.
+-- Rows of a set are read in growing parts, and made as far as they are needed. Returns the first from a place on that is not
+-- taken, and its place.
 local function next_in(list, at, most)
   repeat
-    if at > #list and not list.all and #list < most then
-      local rows = rows_of(list.kind, list.key, #list, math.min(list.size, most - #list), list.name, list.home)
-      list.all, list.size = #rows < math.min(list.size, most - #list), math.min(64, list.size * 4)
-      for i = 1, #rows do list[#list + 1] = rows[i] end
+    while at > #list and #list < most do
+      if list.place > #list.flat then
+        if list.all then break end
+        local size = math.min(list.size, most - #list)
+        list.flat, list.place = call('ZRANGE', list.key, list.read, list.read + size - 1, 'WITHSCORES'), 1
+        list.all, list.read, list.size = #list.flat < 2 * size, list.read + size, math.min(64, size * 4)
+      else
+        local full, rank = list.flat[list.place], list.flat[list.place + 1]
+        list.place = list.place + 2
+        local row = row_of(list.kind, full, rank, list.name, list.home)
+        if row then list[#list + 1] = row else list.read = list.read - call('ZREM', list.key, full) end
+      end
     end
     local row = list[at]
     if not row or not P.gone[row.member] then return row, at end
@@ -181,14 +181,40 @@ local function next_in(list, at, most)
   until false
 end
 
-local function page_of(kind, key, name, home) return {kind = kind, key = key, name = name, home = home, size = 1, all = false, at = 1} end
+local function page_of(kind, key, name, home, size)
+  return {kind = kind, key = key, name = name, home = home, size = size or 1, read = 0, flat = NONE, place = 1, all = false, at = 1}
+end
+
+-- Lists, by rank, of what waits for this worker, and of up to `most` of what it has interrupted.
+local function own_lists(most)
+  local c, size, lists = o.counts[P.lane], P.n - #P.picked, {nil}
+  if mine and c.b > 0 then lists[1] = page_of('b', o.key(P.lane, ':ht:', mine), nil, mine, size) end
+  if mine and c.h > 0 then lists[#lists + 1] = page_of('h', o.key(P.lane, ':h:', mine), '', mine, size) end
+  table.sort(P.held_mine, before)
+  if P.held_mine[1] then lists[#lists + 1] = {flat = NONE, place = 1, all = true, at = 1, unpack(P.held_mine, 1, most)} end
+  return lists
+end
+
+-- Takes the first row by rank off one of these lists; nil if they have none.
+local function first_of(lists)
+  local row, from
+  for i = 1, #lists do
+    local each
+    each, lists[i].at = next_in(lists[i], lists[i].at, math.huge)
+    if each and (not row or before(each, row)) then row, from = each, lists[i] end
+  end
+  if row then from.at = from.at + 1 end
+  return row
+end
 
 -- Of other homes, the first request of each without a tenant: up to DEEP, by rank, of those before `rank`.
 local function foreign_firsts(rank)
-  local rows, flat = {nil}, o.counts[P.lane].h > 0 and call('ZRANGE', o.key(P.lane, ':firsts'), 0, DEEP, 'WITHSCORES') or NONE
+  local rows, key, flat = {nil}, o.key(P.lane, ':firsts'), NONE
+  if o.counts[P.lane].h > 0 then
+    flat = call('ZRANGEBYSCORE', key, '-inf', string.format('(%.17g', rank), 'WITHSCORES', 'LIMIT', 0, DEEP + 1)
+  end
   for i = 1, #flat, 2 do
     local home = tonumber(flat[i])
-    if tonumber(flat[i + 1]) >= rank then break end
     if home ~= mine and #rows < DEEP then
       local member = call('ZRANGE', o.key(P.lane, ':h:', home), 0, 0)[1]
       if member and not P.gone[member] then rows[#rows + 1] = row_of('h', member, flat[i + 1], '', home) end
@@ -235,25 +261,26 @@ end
 
 -- Without tenants: what another home is late with; what waits for this worker or nobody, by rank; then what waits for others.
 local function by_rank()
-  local n, some, free = P.n, {nil}, rows_of('r', ready_key(P.lane), 0, P.n)
-  if mine and o.counts[P.lane].h > 0 then some = rows_of('h', o.key(P.lane, ':h:', mine), 0, n, '', mine) end
-  for i = 1, #P.held_mine do if may_run(P.held_mine[i]) then some[#some + 1] = P.held_mine[i] end end
-  if some[1] then
-    for i = 1, #free do some[#some + 1] = free[i] end
-    table.sort(some, before)
-    free = some
+  local n, lists = P.n, own_lists(SCAN)
+  lists[#lists + 1] = page_of('r', ready_key(P.lane), nil, nil, n)
+  local function first()
+    local row
+    repeat row = first_of(lists) until not row or may_run(row)
+    return row
   end
-  if free[1] then
-    for _, row in ipairs(foreign_firsts(free[1].rank - W)) do
-      if young(row, D) == 0 then
+  local row = first()
+  if row then
+    for _, late in ipairs(foreign_firsts(row.rank - W)) do
+      if young(late, D) == 0 then
         -- @guard affinity: what another home is late with goes first if it is near, or has waited for long
-        if row.rank <= now_ms() + NEAR or young(row, LONG) == 0 then out_at_once(row) end
+        if late.rank <= now_ms() + NEAR or young(late, LONG) == 0 then out_at_once(late) end
         break
       end
     end
   end
-  for i = 1, #free do
-    if #P.picked < n and may_run(free[i]) then out(free[i]) end
+  while row and #P.picked < n do
+    out(row)
+    row = #P.picked < n and first()
   end
   while #P.picked < n do
     local rows, late = foreign_firsts(math.huge), nil
@@ -363,28 +390,22 @@ local function first_rank(x)
   return low
 end
 
--- What waits for this worker goes before what else waits of its tenant, unless that has to run soon.
+-- What waits for this worker goes before what else waits of its tenant, unless that has to run soon. What is not needed is
+-- not read.
 local function own()
-  local c, most, rows = o.counts[P.lane], P.n - #P.picked + DEEP, {nil}
-  local function add(some, number) for i = 1, math.min(#some, number) do rows[#rows + 1] = some[i] end end
-  if mine and c.b > 0 then add(rows_of('b', o.key(P.lane, ':ht:', mine), 0, most + #P.picked, nil, mine), math.huge) end
-  if mine and c.h > 0 then add(rows_of('h', o.key(P.lane, ':h:', mine), 0, most + #P.picked, '', mine), math.huge) end
-  add(P.held_mine, DEEP)
-  table.sort(rows, before)
-  for i = 1, #rows do
-    local row = rows[i]
-    if #P.own >= most then break end
-    if not P.gone[row.member] then
-      local x = row.x
-      P.own[#P.own + 1] = row
-      if #P.picked < P.n and few_ahead(row) then
-        local first = x.first_rank or first_rank(x)
-        x.first_rank = first
-        -- @guard affinity: its own goes first only if its tenant has nothing that has to run soon
-        if not (first <= now_ms() + URGENT and row.rank > first + W) then
-          out(row)
-          x.first_rank = nil
-        end
+  local most, lists = P.n - #P.picked + DEEP, own_lists(DEEP)
+  while #P.own < most and #P.picked < P.n do
+    local row = first_of(lists)
+    if not row then break end
+    local x = row.x
+    P.own[#P.own + 1] = row
+    if few_ahead(row) then
+      local first = x.first_rank or first_rank(x)
+      x.first_rank = first
+      -- @guard affinity: its own goes first only if its tenant has nothing that has to run soon
+      if not (first <= now_ms() + URGENT and row.rank > first + W) then
+        out(row)
+        x.first_rank = nil
       end
     end
   end
