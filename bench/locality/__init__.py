@@ -12,6 +12,7 @@ PARTS: Parts = {
     "routing": routing.measure,
     "prefill": routing.measure_prefill,
     "hot": routing.measure_hot,
+    "tenants": routing.measure_tenants,
     "filling": filling.measure,
     "programs": programs.measure,
     "vllm": real.measure,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bench.core.rounds import percentile
 from bench.locality.engine import Engine
-from bench.locality.work import Request, Session, Speed
+from bench.locality.work import FLOOD, Request, Session, Speed
 
 LEASE_S, DOWN_S, DEATHS_A_MINUTE = 11.0, 25.0, 0.1
 
@@ -41,6 +41,8 @@ class Figures:
     output: int = 0
     in_time: int = 0
     first_s: list[float] = field(default_factory=list)
+    small_s: list[float] = field(default_factory=list)
+    """As `first_s`, of tenants that flood nobody, and with the time until what was never answered was given up."""
     passed_s: list[float] = field(default_factory=list)
     sessions_s: list[tuple[float, float]] = field(default_factory=list)
     """Begin and duration of each session that has ended, s."""
@@ -56,6 +58,7 @@ class Figures:
             "tokens in time a second": self.in_time / seconds,
             "first token p50, s": percentile(self.first_s or [0.0], 0.5),
             "first token p99, s": percentile(self.first_s or [0.0], 0.99),
+            "small first token p99, s": percentile(self.small_s or [0.0], 0.99),
             "hottest worker": loads[-1] / max(1, sum(loads) / len(loads)),
             "passed over, longest s": max(self.passed_s, default=0.0),
         }
@@ -138,7 +141,12 @@ class Fleet:
         engine.read(self.now_s)
         if request is not None and request.first_s is not None and self._counts:
             self.figures.first_s.append(request.first_s - request.sent_s)
+            self._waited(request, request.first_s)
         self._plan(engine)
+
+    def _waited(self, request: Request, until_s: float) -> None:
+        if request.session.tenant != FLOOD:
+            self.figures.small_s.append(until_s - request.sent_s)
 
     async def _end(self, about: tuple[Engine, int]) -> None:
         engine, plan = about
@@ -168,6 +176,8 @@ class Fleet:
             return
         request.over = True
         self.figures.missed += self._counts
+        if request.first_s is None and self._counts:
+            self._waited(request, self.now_s)
         engine = next((engine for engine in self.engines if request in engine.held), None)
         if engine is None:
             await self.contender.late(request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
@@ -16,7 +17,7 @@ from bench.core.reports import Table, Target
 from bench.locality.fleet import Fleet
 from bench.locality.routers import Oracle, StaticHash
 from bench.locality.scripts import Scripts
-from bench.locality.work import Speed, make
+from bench.locality.work import Session, Speed, make, make_of_tenants
 from bench.scheduling.parts import Part, Say
 
 SESSIONS, TODAY, HASH, ORACLE = "sessions", "today: by deadline", "static hash", "push oracle"
@@ -27,6 +28,8 @@ CONTENDERS: dict[str, Callable[[str], Any]] = {
     TODAY: lambda url: Scripts(url, sessions=False),
 }
 LOADS = (0.7, 1.0, 1.5)
+BEFORE_S = {20: 14.3, 1_000: 8.2}
+"""The same of small tenants beside a flood, before requests stood in the sets of their labels."""
 PREFILL = Speed(prompt_s=0.001)
 """Reading dominates: a prompt of 2,000 tokens takes 2 seconds, as long documents on a small engine do."""
 _T = {2: 12.7, 3: 4.30, 4: 3.18, 5: 2.78}  # of Student's distribution, 95 %, for so many runs
@@ -81,20 +84,58 @@ def measure_prefill(quick: bool, say: Say) -> Part:
     return Part([Table("Where reading dominates: 1 ms a prompt token", list(rows[0]), rows)], [target])
 
 
+def measure_tenants(quick: bool, say: Say) -> Part:
+    """Sessions of tenants, of which one sends half of all, or that send alike."""
+    rows, targets = list[dict[str, Any]](), list[Target]()
+    workers, runs, seconds = sizes(quick)[1]
+    for tenants in (20, 1_000):
+        for flood in (True, False):
+            case = f"{tenants:,} tenants, {'one floods' if flood else 'all alike'}"
+            say(case)
+            made = partial(
+                make_of_tenants, workers=workers, load=1.5, speed=Speed(), seconds=seconds, tenants=tenants, flood=flood
+            )
+            found = run_sessions(workers, runs, seconds, Speed(), made, (ORACLE, SESSIONS))
+            cached, half = ratio(found, "cached", SESSIONS, ORACLE)
+            first_s = fmean(each["small first token p99, s"] for each in found[SESSIONS])
+            rows.append(
+                {
+                    "8 workers, load 1.5": case,
+                    "cached": f"{fmean(each['cached'] for each in found[SESSIONS]):.1%}",
+                    "of the oracle's": f"{cached:.1%} ± {half:.1%}",
+                    "tokens in time a second": fmean(each["tokens in time a second"] for each in found[SESSIONS]),
+                    "missed": f"{fmean(each['missed'] for each in found[SESSIONS]):.1%}",
+                    "small tenants' first token p99, s": first_s,
+                }
+            )
+            if flood:
+                note, before_s = f"{case}, {runs} pairs, ± {half:.2f}", BEFORE_S[tenants]
+                targets.append(Target("cached tokens against the push oracle's", cached, 0.95, "at least", "x", note))
+                targets.append(Target("small tenants' first token p99", first_s, before_s / 2, "at most", "s", note))
+    return Part([Table("Sessions of tenants", list(rows[0]), rows)], targets)
+
+
 def run(workers: int, load: float, runs: int, seconds: float, speed: Speed, *, hot: bool = False) -> Runs:
     """Figures of each contender in each run, in pairs."""
-    found: Runs = {name: [] for name in CONTENDERS}
+    made = partial(make, workers=workers, load=load, speed=speed, seconds=seconds, hot=hot)
+    return run_sessions(workers, runs, seconds, speed, made, [*CONTENDERS])
+
+
+def run_sessions(
+    workers: int, runs: int, seconds: float, speed: Speed, made: Callable[[int], list[Session]], names: Sequence[str]
+) -> Runs:
+    """The same with sessions that are made from a seed, of some contenders."""
+    found: Runs = {name: [] for name in names}
     for seed in range(runs):
         with own_server() as server:
-            for name, make_one in CONTENDERS.items():
-                found[name].append(asyncio.run(_one(make_one(server.url), seed, workers, load, seconds, speed, hot)))
+            for name in names:
+                found[name].append(asyncio.run(_one(CONTENDERS[name](server.url), made(seed), workers, seconds, speed)))
     return found
 
 
 async def _one(
-    contender: Any, seed: int, workers: int, load: float, seconds: float, speed: Speed, hot: bool
+    contender: Any, sessions: Sequence[Session], workers: int, seconds: float, speed: Speed
 ) -> dict[str, float]:
-    sessions = make(seed, workers, load, speed, seconds, hot=hot)
     fleet = Fleet(contender, sessions, workers, speed, seconds, seconds * 0.4, deaths=True)
     try:
         return await fleet.run()

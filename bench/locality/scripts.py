@@ -71,6 +71,8 @@ class Scripts:
         if self._sessions:
             body["prompt"] = f"{request.session.system:04d}" * (SYSTEM_BYTES // 4)
             fields += ("session", request.session.name)
+        if request.session.tenant:
+            fields += ("tenant", request.session.tenant)
         words = ("XADD", self._keys.lane(LANE), f"{now_ms}-*", *fields, "body", json.dumps(body))
         await self._connection.command(*words)
         self._arrived = True

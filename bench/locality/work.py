@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 TURNS, PROMPTS = 8, 50
 AGENTS = 0.3
@@ -24,7 +24,8 @@ class Turn:
 class Session:
     """A session: seconds at which it begins, its system prompt and that one's tokens, and its slack in seconds.
 
-    `shared`: name of a session that many requests belong to, of which none continues another.
+    `shared`: name of a session that many requests belong to, of which none continues another. `tenant`: whose it is,
+    or ''.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Session:
     slack_s: float
     turns: Sequence[Turn]
     shared: bool = False
+    tenant: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -131,3 +133,19 @@ def make(seed: int, workers: int, load: float, speed: Speed, seconds: float, *, 
     while hot and (at := at + chance.expovariate(rate / 2)) < seconds:
         made.append(Session("hot", at, PROMPTS, 3_000, slack(), [any_turn(chance, False)], shared=True))
     return made
+
+
+FLOOD = "flood"
+
+
+def make_of_tenants(
+    seed: int, workers: int, load: float, speed: Speed, seconds: float, tenants: int, *, flood: bool
+) -> list[Session]:
+    """Sessions of so many tenants, all alike; with `flood`, one of them sends half of all."""
+    chance = random.Random(f"tenants {seed}")
+    made = [
+        replace(session, tenant=f"t{chance.randrange(tenants - flood)}")
+        for session in make(seed, workers, load * (0.5 if flood else 1), speed, seconds)
+    ]
+    more = make(seed + 1_000, workers, load * 0.5, speed, seconds) if flood else []
+    return made + [replace(session, name=f"f{session.name}", tenant=FLOOD) for session in more]
