@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -121,3 +123,49 @@ async def test_the_count_of_tokens_goes_to_those_who_ask(options: Any, tells: bo
     await rig.run(in_flight_request(1, {**CHAT, "stream_options": options}, stream=b"1"))
     assert (rig.engine.seen[0].tells_usage, rig.engine.seen[0].counts_along) == (tells, along)
     assert "stream_options" not in rig.engine.seen[0].body
+
+
+class HoldingTrace:
+    """In a trace's place: holds its request, as that does."""
+
+    traceparent = ""
+
+    def __init__(self, request: InFlightRequest) -> None:
+        self.request = request
+
+    def starts(self, _now: float) -> None: ...
+
+    def left(self, _now: float) -> None: ...
+
+
+class Usage(dict[str, Any]):
+    """One that tells whether the engine's request, which holds it, is there still."""
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["answered", "tried again"])
+async def test_nothing_of_an_ended_request_waits_for_the_garbage_collector(fails: bool) -> None:
+    rig = Rig(fails)
+    held: list[weakref.ref[Any]] = []
+
+    async def answer(asked: EngineRequest) -> EngineReply:
+        asked.usage, asked.snapshot = Usage(), lambda: asked.partial
+        tokens = cast("Any", asked.on_chunk).__self__
+        held.extend((weakref.ref(asked.usage), weakref.ref(tokens)))
+        return await rig._answer(asked)
+
+    def request() -> InFlightRequest:
+        one = in_flight_request(1, stream=b"1")
+        trace: Any = HoldingTrace(one)
+        one.trace = trace
+        held.append(weakref.ref(trace))
+        return one
+
+    rig.engine._answer = answer
+    gc.disable()
+    try:
+        await rig.run(request())
+        rig.engine.seen.clear()
+        rig.publisher._take_due()
+        assert [each() for each in held] == [None, None, None]
+    finally:
+        gc.enable()

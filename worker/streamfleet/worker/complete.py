@@ -113,6 +113,7 @@ class Completer:
         for request, _ in batch:
             if request.trace is not None:
                 request.trace.left(self._clock.monotonic())
+            request.asked = request.tokens = request.trace = None  # they hold the request, in cycles
         self._in_flight.remove([request for request, _ in batch])
 
     async def _hand_back(self, batch: Sequence[tuple[InFlightRequest, Outcome]]) -> None:

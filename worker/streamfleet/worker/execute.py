@@ -32,6 +32,7 @@ from streamfleet.worker.engine.base import (
     EngineReply,
     EngineRequest,
     EngineUnavailable,
+    no_snapshot,
 )
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlightRequest, StopReason
@@ -173,6 +174,8 @@ class Executor:
         finally:
             if too_late is not None:
                 too_late.cancel()
+            # It holds the request: a cycle, whose body would wait for a garbage collection thousands of requests later.
+            asked.snapshot = no_snapshot
 
     async def _in_the_engine(self, request: InFlightRequest, asked: EngineRequest) -> Outcome:
         """Returns the engine's answer, or the outcome for the request's stop reason; the engine has dropped it by then.
@@ -193,7 +196,7 @@ class Executor:
             if task.cancelling() > cancels_before and request.stop_reason is None:
                 raise  # the task is to end, not the request
         except EngineError as error:
-            answer = error
+            answer = error.with_traceback(None)  # which would hold this frame, and so the request, in a cycle
         except Exception as error:
             if request.stop_reason is None:
                 raise

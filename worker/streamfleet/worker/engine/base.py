@@ -41,6 +41,10 @@ class Partial:
         return cls(int(tokens), state) if len(tokens) < 10 and tokens.isdigit() and state else None
 
 
+def no_snapshot() -> None:
+    """The next run begins anew."""
+
+
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class EngineRequest:
     """One request as an engine sees it.
@@ -80,7 +84,7 @@ class EngineRequest:
     resume: Partial | None = None
     usage: dict[str, Any] | None = None
     guessed: bool = False
-    snapshot: Callable[[], Partial | None] = lambda: None
+    snapshot: Callable[[], Partial | None] = no_snapshot
     partial: Partial | None = None
     resumed_tokens: int = 0
     made: int = 0
