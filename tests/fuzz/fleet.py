@@ -186,7 +186,7 @@ class FuzzedFleet:
     # -- out -----------------------------------------------------------------------------------------------
 
     def _judge_entries(self) -> None:
-        """Wait for what was sent to end, and see how it did; then forget what expires, results included."""
+        """Wait for what was sent to end, and see how it did; then forget what expires or is capped, with results."""
         self._wait(lambda: self._outstanding() == 0, "nothing is outstanding")
         found, problems = self.findings, self.findings.problems
         ends = list(self._statuses())
@@ -197,10 +197,10 @@ class FuzzedFleet:
         harmed = [f"{name!r}, a good one, ended as {status!r}" for name, status in good if status != b"succeeded"]
         problems += harmed[:SHOWN] + self._misinformed([name for name, _ in good])
         self._unjudged.clear()
-        for kind in ("result", "request", "reply"):
+        for kind in ("result", "request", "reply", "tokens"):
             for keys in _batches(self._redis.scan_iter(f"{KEYS.base}{kind}:*", count=1_000)):
                 self._redis.unlink(*keys)
-        self._redis.unlink(KEYS.dead)
+        self._redis.unlink(KEYS.dead, KEYS.cancels, KEYS.cancel_requests)
 
     def _statuses(self) -> Iterator[tuple[bytes, bool, bytes | None]]:
         for part in _batches(self._unjudged):
