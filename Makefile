@@ -11,8 +11,8 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .DEFAULT_GOAL := help
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system setup-lint
-.PHONY: observe bench-quick bench-broker bench-engine bench-batching bench-scheduling bench-autoscaling bench-docs
-.PHONY: bench-coserving bench-planning bench-shards bench-gateway bench-fairness bench-locality bench-front-end
+.PHONY: observe bench-quick bench-broker bench-engine bench-scheduling bench-docs
+.PHONY: bench-coserving bench-shards bench-gateway bench-fairness bench-locality bench-front-end
 .PHONY: gpu-proof demo-gateway clients
 .PHONY: images images-clean pods long
 
@@ -61,7 +61,7 @@ long: setup-dev setup-vllm setup-node setup-system ## All long runs, fault to cl
 observe: setup-dev setup-system ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load
 	@$(BIN)/python -m monitoring.observe $(ARGS)
 
-bench-quick: setup-dev setup-vllm setup-node ## The measurements at small size: each ratio and target with hold or MISS (about 12 minutes)
+bench-quick: setup-dev setup-vllm setup-node ## The measurements at small size: each ratio and target with hold or MISS (about 10 minutes)
 	@$(BIN)/python -m bench.quick $(ARGS)
 
 bench-broker: setup-dev setup-node ## Beside other queues and raw redis-py: enqueue, drain, round trips, memory (ARGS=--help for sizes)
@@ -73,10 +73,7 @@ bench-engine: setup-dev setup-vllm ## A worker with real vLLM beside bare AsyncL
 bench-front-end: setup-dev setup-vllm ## CPU of a worker's front end a request, beside bare AsyncLLM, at a GPU's pace without a GPU (12 minutes)
 	@$(BIN)/python -m bench.front_end $(ARGS)
 
-bench-batching: setup-dev setup-vllm ## Batch sizes, window and continuous batching, and the adaptive limit, on real vLLM
-	@$(BIN)/python -m bench.batching $(ARGS)
-
-bench-scheduling: setup-dev ## Urgent requests behind backlogs, deadlines, shares, idle fleets, a day of traffic
+bench-scheduling: setup-dev ## Idle fleets, pulls by the depth of the queue, memory of what is queued
 	@$(BIN)/python -m bench.scheduling $(ARGS)
 
 bench-fairness: setup-dev setup-vllm ## Tenants in one lane: a small one beside a flood, shares by weight, the cost of a pull (--only vllm: real vLLM)
@@ -88,13 +85,7 @@ bench-locality: setup-dev ## Where requests of sessions run: cached tokens, miss
 bench-coserving: setup-dev ## Urgent requests on engines full of patient work: first tokens, what patient work loses (about 55 minutes)
 	@$(BIN)/python -m bench.coserving $(ARGS)
 
-bench-autoscaling: setup-dev ## Simulate a day under several ways to choose the number of workers
-	@$(BIN)/python -m bench.autoscaling $(ARGS)
-
-bench-planning: setup-dev ## Predict loads from a measured engine with `streamfleet plan`, run them, compare
-	@$(BIN)/python -m bench.planning $(ARGS)
-
-bench-shards: setup-dev ## What one Redis carries, measured; what 1,000 and 10,000 workers need, simulated
+bench-shards: setup-dev ## What one Redis carries: costs of a request by verb, fleets of 1,000 workers, a cluster
 	@$(BIN)/python -m bench.shards $(ARGS)
 
 bench-gateway: setup-dev setup-vllm ## A thousand streams through one gateway, and what it adds beside vllm serve
@@ -108,9 +99,8 @@ gpu-proof: ## Prove on an NVIDIA GPU that all of it works, within MINUTES=20; wi
 		tools/setup.sh dev vllm && $(BIN)/python -m bench.gpu --minutes $(MINUTES) $(ARGS); \
 	fi
 
-bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md, scaling.md and gpu.md from bench/results
+bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performance.md and gpu.md from bench/results
 	@$(BIN)/python -m bench.pages $(ARGS)
-	@$(BIN)/python -m bench.shards.page $(ARGS)
 	@$(BIN)/python -m bench.gpu.page $(ARGS)
 
 k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a line for the base and each overlay
@@ -130,7 +120,6 @@ lint: setup-dev setup-lint
 	$(BIN)/python -m tests.scripts.assembled
 	$(BIN)/python tools/configuration_page.py --check
 	$(BIN)/python -m bench.pages --check
-	$(BIN)/python -m bench.shards.page --check
 	$(BIN)/python -m bench.gpu.page --check
 	$(BIN)/python -m monitoring.panels --check
 

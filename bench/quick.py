@@ -22,8 +22,8 @@ from bench.core.reports import QUICK, ROOT, load
 from bench.overview import Line, lines, shown_lines
 from bench.saved import BENCHMARKS
 
-LEFT_OUT = ("front_end", "coserving", "planning", "shards", "gateway")
-"""Only where they are asked for: a quarter of an hour is for what the fleet itself is asked to reach."""
+LEFT_OUT = ("front_end", "coserving", "shards", "gateway")
+"""Only where they are asked for: ten minutes are for what the fleet itself is asked to reach."""
 USUAL = tuple(name for name in BENCHMARKS if name not in LEFT_OUT)
 LIMIT_S = 1200.0
 """After this long a measurement counts as hanging. On a quiet machine each takes two to four minutes."""
@@ -31,7 +31,7 @@ STOP_S = 40.0
 EXAMPLES = """\
 examples:
   make bench-quick                                the usual ones
-  python -m bench.quick --only planning,shards    two of those that are left out: five minutes more
+  python -m bench.quick --only shards             one of those that are left out
   python -m bench.quick --only broker,scheduling  those two (no vLLM needed)
 """
 

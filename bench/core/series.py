@@ -15,3 +15,8 @@ def thinned(values: Sequence[T], most: int = MOST_POINTS) -> list[T]:
     if len(values) <= most:
         return list(values)
     return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
+
+
+def cdf(values: Sequence[float]) -> list[float]:
+    """Sorted and thinned values: about n/N of the values do not exceed the n-th of N points."""
+    return [round(value, 4) for value in thinned(sorted(values))]

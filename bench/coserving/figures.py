@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from bench.core.rounds import percentile
+from bench.core.series import cdf
 from bench.coserving.observed import Log, Run
 from bench.coserving.traffic import WAYS, Seen
-from bench.scheduling.outcomes import cdf
 
 MEDIANS = (
     "patient_per_s",

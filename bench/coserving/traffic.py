@@ -19,6 +19,7 @@ from typing import Any
 import redis
 from redis.asyncio import Redis as AsyncRedis
 
+from bench.core.feeding import body, fill, queue_settings
 from bench.core.redis import own_server
 from bench.core.workers import workers
 from bench.coserving.cases import (
@@ -32,8 +33,6 @@ from bench.coserving.cases import (
     Contender,
 )
 from bench.coserving.observed import Log
-from bench.scheduling.feeding import body, fill, queue_settings
-from bench.scheduling.outcomes import FIELDS, Outcome
 from streamfleet.common.keys import Keys
 from streamfleet.producer import Client
 
@@ -42,6 +41,32 @@ WAYS = ("client", "XADD")
 LOOK_S = 0.2
 AGAIN_S = 1.5
 """Time in which patient requests that were sent back run again, after the last urgent one is done."""
+FIELDS = ("status", "enqueued_ms", "queued_ms", "waited_ms", "first_token_ms")
+"""Of a result hash, as `Outcome.read` takes them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one request, from its result hash.
+
+    Attributes:
+        status: terminal status; empty if there is no result.
+        enqueued_ms: time at which its entry was added, epoch ms.
+        first_token_ms: time of its first token, epoch ms; None if it had none.
+    """
+
+    status: str
+    enqueued_ms: float
+    first_token_ms: float | None
+
+    @classmethod
+    def read(cls, values: Sequence[bytes | None]) -> Outcome:
+        """Returns the outcome in the reply to an HMGET of FIELDS."""
+        status, enqueued, *later = values
+        spans = [float(value) for value in later if value is not None]
+        enqueued_ms = float(enqueued or 0)
+        first_token_ms = enqueued_ms + sum(spans) if enqueued and len(spans) == len(later) else None
+        return cls((status or b"").decode(), enqueued_ms, first_token_ms)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from bench.core import pull_with_label
+from bench.core.parts import Parts
 from bench.fairness import deadlines, real, shares, small, times
-from bench.scheduling import pull_with_label
-from bench.scheduling.parts import Parts
 
 PARTS: Parts = {
     "small": small.measure,

@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.fairness.engines import PROMPT_MS, WORK_MS, Ask, run
 from bench.fairness.queues import Oracle, RealQueue
-from bench.scheduling.parts import Part, Say
 
 ENGINES = 4
 SLACKS_S = ((0.2, 2.0), (0.7, 10.0), (1.0, 60.0))

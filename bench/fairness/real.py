@@ -11,13 +11,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from bench.core.feeding import body, queue_settings
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table
 from bench.core.rounds import percentile
 from bench.core.workers import workers
 from bench.engine.setup import engine_setup
-from bench.scheduling.feeding import body, queue_settings
-from bench.scheduling.parts import Part, Say
 from streamfleet.producer import Client
 from streamfleet.producer.handle import Handle
 

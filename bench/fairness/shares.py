@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.fairness.slots import ORDERS, Ask, Order, Slots
-from bench.scheduling.parts import Part, Say
 from streamfleet.common.broker.types import TenantRule
 
 OUTPUTS = (8, 32, 128, 512)

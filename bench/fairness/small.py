@@ -7,11 +7,11 @@ import itertools
 import random
 import time
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
 from bench.fairness.slots import BOUND, ORDERS, Ask, Order, Slots
-from bench.scheduling.parts import Part, Say
 
 FLOOD, SLOTS = 4_000, (8, 64)
 MOST_MS = 20.0

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
 from bench.fairness.deadlines import ENGINES, SLACKS_S, per_second, sizes
 from bench.fairness.engines import Ask, run
 from bench.fairness.queues import RealQueue
-from bench.scheduling.parts import Part, Say
 
 WARM_S = 60
 BURSTS = (("bulk", 0, 100, 40), ("bulk3", 50, 100, 20))

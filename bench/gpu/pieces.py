@@ -18,8 +18,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
 
-from bench.batching import continuous, served_runs
-from bench.batching.sizes import PROMPT_WORDS
 from bench.engine.bare import bare
 from bench.engine.batch import Batch, check_output
 from bench.engine.either_way import by_application
@@ -29,7 +27,7 @@ from bench.engine.setup import EngineSetup
 from bench.engine.work import Body, bodies
 from bench.gateway.many import Load, read
 from bench.gateway.stage import Stage, staged
-from bench.gpu import nvidia
+from bench.gpu import nvidia, served_runs
 from bench.gpu.schedule import Found, Piece
 from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.worker.engine.engine_thread import alive, descendants
@@ -190,9 +188,9 @@ def batch_sizes(server: Served, sizes: Sizes) -> Found:
     most, found = max(sizes.batches), {}
     for size, count in sizes.batches.items():
         busy: list[float] = []
-        asked = bodies(count, sizes.tokens, size, PROMPT_WORDS)
-        run = served_runs.run(server, continuous(size), asked, slots=most, meanwhile=nvidia.watching(busy))
-        found[str(size)] = {**run.figures(), "utilisation": fmean(busy) if busy else None}
+        asked = bodies(count, sizes.tokens, size, served_runs.PROMPT_WORDS)
+        figures = served_runs.run(server, size, asked, slots=most, meanwhile=nvidia.watching(busy))
+        found[str(size)] = {**figures, "utilisation": fmean(busy) if busy else None}
     return {"sizes": found}
 
 

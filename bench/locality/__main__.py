@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from bench.core.parts import command
 from bench.locality import PARTS
-from bench.scheduling.parts import command
 
 EXAMPLES = """\
 examples:

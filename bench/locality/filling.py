@@ -9,12 +9,12 @@ import asyncio
 from statistics import fmean
 from typing import Any
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table
 from bench.locality.fleet import Fleet
 from bench.locality.scripts import Scripts
 from bench.locality.work import Speed, make
-from bench.scheduling.parts import Part, Say
 
 WORKERS, LOADS, SAMPLE_S = 8, (0.5, 0.7), 0.05
 

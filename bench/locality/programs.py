@@ -12,6 +12,7 @@ from math import inf
 from statistics import fmean
 from typing import Any
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
@@ -19,7 +20,6 @@ from bench.locality.fleet import Fleet
 from bench.locality.routing import ratio
 from bench.locality.scripts import Scripts
 from bench.locality.work import Session, Speed, Turn, any_turn
-from bench.scheduling.parts import Part, Say
 from streamfleet.common.limits import Switch
 
 LOADS, TIMED, MOST_TURNS = (0.9, 1.2), 1 / 3, 14

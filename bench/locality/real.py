@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import Sample, interleave, middle, percentile, ratio
 from bench.core.workers import workers
 from bench.engine.setup import engine_setup
-from bench.scheduling.parts import Part, Say
 from streamfleet.producer import Client
 
 SESSIONS, TODAY, ORACLE = "sessions", "today: by deadline", "oracle: half of them each"

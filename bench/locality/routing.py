@@ -12,13 +12,13 @@ from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
+from bench.core.parts import Part, Say
 from bench.core.redis import own_server
 from bench.core.reports import Table, Target
 from bench.locality.fleet import Fleet
 from bench.locality.routers import Oracle, StaticHash
 from bench.locality.scripts import Scripts
 from bench.locality.work import Session, Speed, make, make_of_tenants
-from bench.scheduling.parts import Part, Say
 
 SESSIONS, TODAY, HASH, ORACLE = "sessions", "today: by deadline", "static hash", "push oracle"
 CONTENDERS: dict[str, Callable[[str], Any]] = {

@@ -29,6 +29,6 @@ def draw(data: Mapping[str, Any]) -> Any:
             for contender, color in COLORS.items()
             if contender in found and found[contender]["first_ms_cdf"]
         }
-        parts.steps(axes, lines, title=name, x_label="ms from enqueueing to the first token, logarithmic", log=True)
+        parts.steps(axes, lines, title=name, x_label="ms from enqueueing to the first token, logarithmic")
     panels[0][-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=8)
     return figure

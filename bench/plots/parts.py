@@ -90,43 +90,22 @@ def spans(axes: Any, found: Sequence[Span], *, title: str, x_label: str, shown: 
     axes.tick_params(axis="y", length=0)
 
 
-def steps(
-    axes: Any,
-    lines: Mapping[str, tuple[Sequence[float], str]],
-    *,
-    title: str,
-    x_label: str,
-    log: bool = False,
-    most: float | None = None,
-) -> None:
-    """Step lines: the share of values that are not above x.
+def steps(axes: Any, lines: Mapping[str, tuple[Sequence[float], str]], *, title: str, x_label: str) -> None:
+    """Step lines: the share of values that are not above x, on a logarithmic scale.
 
     Args:
         axes: axes to draw on.
         lines: name to sorted values and colour.
         title, x_label: texts of the axes.
-        log: true for a logarithmic x axis.
-        most: end of the x axis; values beyond it are not shown.
     """
     for name, (values, color) in lines.items():
         x, y = style.cumulative(values)
         axes.step([x[0], *x], [0, *y], where="post", color=color, label=name)
-    if log:
-        axes.set_xscale("log")
-        plain_ticks(axes.xaxis)
-    else:
-        axes.set_xlim(0, most)
+    axes.set_xscale("log")
+    plain_ticks(axes.xaxis)
     axes.set_ylim(0, 1.005)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 1], ["0", "25%", "50%", "75%", "90%", "100%"])
     axes.set(title=title, xlabel=x_label, ylabel="share of requests")
-
-
-def limit_line(axes: Any, x: float, text: str, height: float = 0.04) -> None:
-    """A vertical dashed line with its name beside it, at a height from 0 to 1."""
-    axes.axvline(x, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.annotate(
-        text, (x, height), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points", fontsize=7.5
-    )
 
 
 def plain_ticks(axis: Any) -> None:
@@ -137,64 +116,6 @@ def plain_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-@dataclass(frozen=True)
-class End:
-    """The last point of a line, and the text there."""
-
-    x: float
-    y: float
-    text: str
-    color: str
-
-
-def name_ends(axes: Any, ends: Sequence[End], *, apart_pt: float = 12.0) -> None:
-    """Write the lines' names at their ends, in their colours, apart from each other; call it after setting limits."""
-    figure = axes.get_figure()
-    height_pt = axes.get_position().height * figure.get_figheight() * 72
-    scale = axes.yaxis.get_transform().transform
-    low, high = (float(scale(limit)) for limit in axes.get_ylim())
-    wanted = sorted(((float(scale(end.y)) - low) / (high - low) * height_pt, end) for end in ends)
-    for place_pt, (at_pt, end) in zip(spread([at for at, _ in wanted], apart_pt), wanted, strict=True):
-        axes.annotate(
-            end.text, (end.x, end.y), xytext=(6, place_pt - at_pt), textcoords="offset points", color=end.color,
-            va="center", fontsize=8, annotation_clip=False,
-        )  # fmt: skip
-
-
-def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Sorted places, moved as little as possible until each has the distance from the one before."""
-    groups: list[tuple[float, int]] = []  # middle and number of those that stand close together
-    for place in places:
-        middle, count = place, 1
-        while groups and middle - groups[-1][0] < apart * (count + groups[-1][1]) / 2:
-            other, others = groups.pop()
-            middle, count = (middle * count + other * others) / (count + others), count + others
-        groups.append((middle, count))
-    return [middle + apart * (index - (count - 1) / 2) for middle, count in groups for index in range(count)]
-
-
 def short(value: float) -> str:
     """A figure at a bar's end: three significant digits, thousands separated."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def legend(axes: Any, place: str) -> None:
-    """A legend without a frame, for lines that run too close for names at their ends."""
-    axes.legend(loc=place, frameon=False, fontsize=8)
-
-
-def legend_above(axes: Any, *, reverse: bool = False) -> None:
-    """A legend in one row between the title and the axes, for lines that may run anywhere."""
-    axes.set_title(axes.get_title(loc="left"), pad=22)
-    handles, labels = axes.get_legend_handles_labels()
-    order = -1 if reverse else 1
-    axes.legend(
-        handles[::order], labels[::order], loc="lower left", bbox_to_anchor=(-0.01, 0.98), ncols=len(labels),
-        frameon=False, fontsize=8, columnspacing=1.4, handlelength=1.4, borderpad=0.2,
-    )  # fmt: skip
-
-
-def room_right(axes: Any, share: float) -> None:
-    """Widen the axes to the right by a share of their width, for names at the ends of lines."""
-    low, high = axes.get_xlim()
-    axes.set_xlim(low, high * (high / low) ** share if axes.get_xscale() == "log" else high + (high - low) * share)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import redis
 
+from bench.core.feeding import FILL_AT_ONCE, KEYS, padded_body, queue_settings, stage_all
+from bench.core.parts import Part, Say
 from bench.core.redis import memory_bytes, newest, own_server
 from bench.core.reports import Table, Target
-from bench.scheduling.feeding import FILL_AT_ONCE, KEYS, padded_body, queue_settings, stage_all
-from bench.scheduling.parts import Part, Say
 from streamfleet.cli.demo.server import find_servers
 from streamfleet.producer import Client
 from tests.broker import Broker
@@ -56,12 +56,8 @@ def report(count: int, latest: str, sizes: Mapping[str, Mapping[str, tuple[float
         )
         for way in (WAYS[0], WAYS[2])
     ]
-    data = {
-        server: {way: {"waiting": pair[0], "staged": pair[1]} for way, pair in ways.items()}
-        for server, ways in sizes.items()
-    }
     table = Table(f"Memory: bytes in Redis for each queued request of {BODY_BYTES} B", list(rows[0]), rows)
-    return Part([table], targets, {"bytes": data}, {"memory_requests": count, "memory_body_bytes": BODY_BYTES})
+    return Part([table], targets, settings={"memory_requests": count, "memory_body_bytes": BODY_BYTES})
 
 
 def _one(label: str, way: str, count: int) -> tuple[float, float]:

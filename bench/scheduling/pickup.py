@@ -17,12 +17,11 @@ import redis
 
 from bench.core import redis as server_side
 from bench.core import workers as processes
+from bench.core.feeding import body, queue_settings
+from bench.core.parts import Part, Say
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
-from bench.scheduling.feeding import body, queue_settings
 from bench.scheduling.fleet import probe_id, raise_file_limit
-from bench.scheduling.outcomes import cdf
-from bench.scheduling.parts import Part, Say
 from streamfleet.common import scripts
 from streamfleet.producer import Client
 
@@ -125,13 +124,7 @@ def report(
     ]
     often = "; ".join(f"{name} {row['per_s']:.0f}/s" for name, row in dear[:3])
     targets = _targets(most, percentile(pickups[most], 0.99), idles[most].redis_percent, often)
-    data = {
-        "pickup_ms_cdf": {str(count): cdf(found) for count, found in pickups.items()},
-        "redis_idle_percent": {str(count): idle.redis_percent for count, idle in idles.items()},
-        "fleet_idle_percent": {str(count): idle.fleet_percent for count, idle in idles.items()},
-        "idle_calls": calls,
-    }
-    return Part(tables, targets, data, settings)
+    return Part(tables, targets, settings=settings)
 
 
 def _targets(most: int, pickup_ms: float, redis_percent: float, often: str) -> list[Target]:

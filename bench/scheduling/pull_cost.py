@@ -15,13 +15,11 @@ from statistics import mean, median
 
 import redis
 
-from bench.core.redis import own_server
+from bench.core.feeding import fill, padded_body, stage_all
+from bench.core.parts import Part, Say
+from bench.core.redis import own_server, script_us
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
-from bench.scheduling.feeding import fill, padded_body, stage_all
-from bench.scheduling.outcomes import cdf
-from bench.scheduling.parts import Part, Say
-from bench.shards.server import SCRIPTS
 from streamfleet.common.broker.types import Completion, Pulled
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -76,16 +74,8 @@ def report(sizes: Sizes, staging: Mapping[int, float], pulls: Mapping[int, Mappi
         )
         for wanted, ratio in ratios.items()
     ]
-    data = {
-        "staging_us": {str(depth): cost for depth, cost in staging.items()},
-        "pull_us_cdf": {
-            str(depth): {str(wanted): cdf(costs) for wanted, costs in by_size.items()}
-            for depth, by_size in pulls.items()
-        },
-        "ratios": {str(wanted): ratio for wanted, ratio in ratios.items()},
-    }
     settings = {"pull_depths": list(sizes.depths), "pulls": sizes.pulls, "pull_body_bytes": BODY_BYTES}
-    return Part([Table("Pulls: server time by depth of the queue", list(rows[0]), rows)], targets, data, settings)
+    return Part([Table("Pulls: server time by depth of the queue", list(rows[0]), rows)], targets, settings=settings)
 
 
 def trimmed_mean(costs: Sequence[float]) -> float:
@@ -150,12 +140,3 @@ async def _pull(client: redis.Redis, broker: Broker, wanted: int) -> tuple[float
 async def _complete(broker: Broker, pulled: Pulled) -> None:
     done = [Completion(claim.lease, Status.SUCCEEDED, {"response": "{}"}) for claim in pulled.claims]
     await broker.complete("w1", done)
-
-
-def script_us(client: redis.Redis) -> float:
-    """Server time of all script calls so far, with the commands inside them.
-
-    Take differences: after `CONFIG RESETSTAT`, Redis sets up a histogram of 25 KB at the next call of each command.
-    """
-    stats = client.info("commandstats")
-    return float(sum(row["usec"] for name, row in stats.items() if name in SCRIPTS))

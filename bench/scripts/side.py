@@ -182,7 +182,7 @@ async def longest_load(connection: Connection) -> float:
 
 def fleet_us(workers: int, seconds: float) -> float:
     """CPU time of a fleet's server for each request, in µs."""
-    (seen,) = fleets.measure(replace(FULL, fleets=(workers,), rate_per_s=workers / 2, look_s=seconds), lambda _: None)
+    seen = fleets.one(workers, replace(FULL, rate_per_s=workers / 2, look_s=seconds), lambda _: None)
     return 1e4 * seen.loaded.cpu_percent / seen.rate_per_s
 
 

@@ -7,10 +7,9 @@ client, as from a service that answers its users.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +17,11 @@ import redis
 
 from bench.core import redis as server_side
 from bench.core import workers as processes
+from bench.core.feeding import queue_settings
+from bench.core.parts import Part, Say
+from bench.core.reports import Table
 from bench.core.rounds import percentile
-from bench.scheduling.feeding import queue_settings
 from bench.scheduling.fleet import probe_id, raise_file_limit
-from bench.scheduling.parts import Say
 from bench.shards.server import Look, look
 from bench.shards.sizes import Sizes
 from streamfleet.producer import Client
@@ -65,7 +65,6 @@ class Seen:
         connections: open connections of a worker, when idle.
         connection_bytes: the server's memory for each of them, when idle.
         pickup_ms: times from the enqueue call to the engine, under load, sorted.
-        load_average: the machine's, over the last minute, at the end of the fleet.
     """
 
     workers: int
@@ -76,16 +75,17 @@ class Seen:
     connections: float
     connection_bytes: float
     pickup_ms: Sequence[float]
-    load_average: float
 
 
-def measure(sizes: Sizes, say: Say) -> list[Seen]:
+def measure(sizes: Sizes, say: Say) -> Part:
     """Measure each fleet in turn, on a new server each."""
+    found = rows([one(count, sizes, say) for count in sizes.fleets])
+    return Part([Table("Fleets: real workers on one server", list(found[0]), found)])
+
+
+def one(count: int, sizes: Sizes, say: Say) -> Seen:
+    """Measure a fleet of so many workers."""
     raise_file_limit()  # the server, started next, inherits it
-    return [_one(count, sizes, say) for count in sizes.fleets]
-
-
-def _one(count: int, sizes: Sizes, say: Say) -> Seen:
     say(f"{count} workers: starting")
     number = -(-count // PER_PROCESS)
     environment = {
@@ -115,7 +115,6 @@ def _one(count: int, sizes: Sizes, say: Say) -> Seen:
         connections=(after.clients - OTHERS_OPEN) / started,
         connection_bytes=after.clients_bytes / max(1, after.clients),
         pickup_ms=sorted(pickup),
-        load_average=os.getloadavg()[0],
     )
 
 
@@ -200,8 +199,3 @@ def rows(seen: Sequence[Seen]) -> list[dict[str, Any]]:
         }
         for fleet in seen
     ]
-
-
-def data(seen: Sequence[Seen]) -> list[Mapping[str, Any]]:
-    """Data for JSON."""
-    return [{**row, "load average": fleet.load_average} for row, fleet in zip(rows(seen), seen, strict=True)]

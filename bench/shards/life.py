@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import redis
 
+from bench.core.feeding import padded_body, queue_settings
 from bench.core.noop_worker import answer
 from bench.core.rounds import Sample
-from bench.scheduling.feeding import padded_body, queue_settings
-from bench.shards.server import look, spent
+from bench.shards.server import look
 from streamfleet.common.broker.types import Claim, Completion, Submission
 from streamfleet.common.protocol import Status
 from streamfleet.common.replies import streams
@@ -49,7 +49,7 @@ def one_round(url: str, batch: int, count: int, body: int, pause_s: float = 0.0)
     With `pause_s` the calls come one by one, with a pause before each.
 
     Returns:
-        "<verb> us", "<verb> script us", "<verb> in B" and "<verb> out B" of each request; and "pulls".
+        "<verb> us", "<verb> in B" and "<verb> out B" of each request.
     """
     with redis.Redis.from_url(url) as client:
         try:
@@ -69,15 +69,11 @@ async def _one_round(client: redis.Redis, url: str, batch: int, count: int, body
         for verb, work in life.verbs().items():
             await work()
             after = look(client)
-            cost = spent(before, after)
             found |= {
-                f"{verb} us": cost.cpu_us / count,
-                f"{verb} script us": cost.script_us / count,
-                f"{verb} in B": cost.in_bytes / count,
-                f"{verb} out B": cost.out_bytes / count,
+                f"{verb} us": (after.cpu_us - before.cpu_us) / count,
+                f"{verb} in B": (after.in_bytes - before.in_bytes) / count,
+                f"{verb} out B": (after.out_bytes - before.out_bytes) / count,
             }
-            if verb == "pull":
-                found["pulls"] = cost.script_calls
             before = after
         return found
 

@@ -1,4 +1,4 @@
-"""Sizes of the measurement: full ones for docs/scaling.md, small ones for a quick check, tiny ones for tests."""
+"""Sizes of the measurement: full ones for docs/performance.md, small ones for a quick check, tiny ones for tests."""
 
 from __future__ import annotations
 
@@ -14,32 +14,24 @@ class Sizes:
         batches: numbers of requests in one call.
         bodies: sizes in bytes of a request's body, and of its answer.
         calls: largest number of calls of each kind in a round.
-        running: requests that are held while the housekeeping is measured.
-        described: workers in the registry while the search for gone ones is measured.
-        sockets: number of idle connections.
         fleets: workers of each fleet.
         rate_per_s: requests per second for each fleet.
         run_ms: run time of the fleets' requests.
         settle_s: seconds before anything of a fleet is counted.
         look_s: seconds of counting, idle and under load.
         cluster_requests: requests through the cluster in a round.
-        simulated_s: virtual time of one simulation.
     """
 
     rounds: int
     batches: tuple[int, ...]
     bodies: tuple[int, ...]
     calls: int
-    running: int
-    described: int
-    sockets: int
     fleets: tuple[int, ...]
     rate_per_s: float
     run_ms: int
     settle_s: float
     look_s: float
     cluster_requests: int
-    simulated_s: float
 
 
 FULL = Sizes(
@@ -47,46 +39,34 @@ FULL = Sizes(
     batches=(1, 8, 64),
     bodies=(500, 4_096, 32_768),
     calls=192,
-    running=20_000,
-    described=2_000,
-    sockets=2_000,
     fleets=(200, 500, 1_000),
     rate_per_s=50.0,
     run_ms=2_000,
     settle_s=4.0,
     look_s=12.0,
     cluster_requests=1_440,
-    simulated_s=4.0,
 )
 QUICK = Sizes(
     rounds=2,
     batches=(1, 8, 64),
     bodies=(500, 4_096, 32_768),
     calls=96,
-    running=5_000,
-    described=1_000,
-    sockets=1_000,
     fleets=(50, 200),
     rate_per_s=50.0,
     run_ms=2_000,
     settle_s=3.0,
     look_s=6.0,
     cluster_requests=480,
-    simulated_s=4.0,
 )
 TINY = Sizes(
     rounds=1,
     batches=(1, 8),
     bodies=(500,),
     calls=16,
-    running=100,
-    described=20,
-    sockets=20,
     fleets=(4,),
     rate_per_s=20.0,
     run_ms=200,
     settle_s=0.2,
     look_s=1.0,
     cluster_requests=240,
-    simulated_s=0.4,
 )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bench.autoscaling.policies import STABLE_S
+from tests.integration.k8s_formula import STABLE_S
 from tests.integration.k8s_manifests import (
     Manifest,
     environment_of,
@@ -49,7 +49,7 @@ def misscaled(manifests: list[Manifest]) -> Iterator[str]:
 def _impatient(scaler: Manifest) -> Iterator[str]:
     patience_s = behavior_of(scaler)["scaleDown"]["stabilizationWindowSeconds"]
     if patience_s < STABLE_S:
-        yield f"{name_of(scaler)}: goes down after {patience_s} s, {STABLE_S:g} s are simulated"
+        yield f"{name_of(scaler)}: goes down after {patience_s} s, {STABLE_S:g} s are asked"
     if scaler["spec"].get("cooldownPeriod", patience_s) < patience_s:
         yield f"{name_of(scaler)}: the last worker goes sooner than the others"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.batching import served_runs
 from bench.engine.work import Body, bodies
 from bench.gateway.beside import simulated
 from bench.gateway.figures import DIRECT
@@ -47,10 +46,6 @@ def test_batch_sizes_with_the_utilisation_of_the_gpu(tmp_path: Path, monkeypatch
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("bench.gpu.pieces.bodies", named)
-    counted = iter(range(100, 200))  # of vLLM's own metrics, which this server does not have
-    monkeypatch.setattr(served_runs, "counters", lambda _: dict.fromkeys(("steps", "written"), float(next(counted))))
-    monkeypatch.setattr(served_runs, "STEPS", "steps")
-    monkeypatch.setattr(served_runs, "WRITTEN", "written")
     with simulated()[DIRECT]() as server:
         found = batch_sizes(server, replace(SIZES, batches={1: 2, 3: 6}))["sizes"]
     assert list(found) == ["1", "3"]

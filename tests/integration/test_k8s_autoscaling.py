@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.autoscaling import policies
+from tests.integration import k8s_formula
 from tests.integration.k8s_manifests import K8S, Manifest, manifests_of, name_of, of_kind, only, with_component
 from tests.integration.k8s_rules import README, broken_rules
 from tests.integration.k8s_scaling import COMPONENTS, behavior_of, misscaled, queries
@@ -40,8 +40,8 @@ def test_both_say_the_same_numbers() -> None:
     triggers = [(each["metricType"], each["metadata"]["threshold"]) for each in keda["triggers"]]
     assert triggers == [("AverageValue", "1")] * len(asked)
     assert hpa["behavior"] == keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-    assert (hpa["maxReplicas"], hpa["minReplicas"]) == (keda["maxReplicaCount"], policies.LEAST)
-    assert hpa["maxReplicas"] == policies.MOST
+    assert (hpa["maxReplicas"], hpa["minReplicas"]) == (keda["maxReplicaCount"], k8s_formula.LEAST)
+    assert hpa["maxReplicas"] == k8s_formula.MOST
     assert hpa["scaleTargetRef"] == keda["scaleTargetRef"]
 
 

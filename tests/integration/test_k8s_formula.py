@@ -1,6 +1,5 @@
-"""The queries of the autoscalers: the formula of bench/autoscaling, in Prometheus's words."""
+"""The queries of the autoscalers: the formula of k8s_formula.py, in Prometheus's words."""
 
-import math
 import random
 import re
 from collections.abc import Callable
@@ -8,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.autoscaling import model, policies
-from bench.autoscaling.policies import View
 from streamfleet.common.protocol import LANES
 from streamfleet.operator.exporter.families import FAMILIES
+from tests.integration import k8s_formula
+from tests.integration.k8s_formula import View
 from tests.integration.k8s_manifests import ROOT, only, with_component
 from tests.integration.k8s_promtool import Case, complaints
 from tests.integration.k8s_scaling import COMPONENTS, behavior_of, queries
@@ -19,10 +18,10 @@ from tests.integration.k8s_scaling import COMPONENTS, behavior_of, queries
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
 
 PARTS: dict[str, Callable[[View], float]] = {
-    "kept": policies.kept,
-    "backlog": policies.backlog,
-    # Below 0, where there is time to spare, it asks for nobody; by_deadlines says the same, by its largest.
-    "pressure": lambda view: max(0.0, policies.pressure(view)),
+    "kept": k8s_formula.kept,
+    "backlog": k8s_formula.backlog,
+    # Below 0, where there is time to spare, it asks for nobody; `wanted` says the same, by its largest.
+    "pressure": lambda view: max(0.0, k8s_formula.pressure(view)),
     "outstanding": lambda view: float(view.outstanding > 0),
 }
 
@@ -75,14 +74,30 @@ def views() -> list[View]:
     return corners
 
 
-def test_queries_say_what_the_simulated_formula_says(tmp_path: Path) -> None:
+def test_queries_say_what_the_formula_says(tmp_path: Path) -> None:
     assert list(queries()) == list(PARTS)
     assert complaints([case(view) for view in views()], tmp_path) == ""
 
 
-def test_parts_together_are_the_policy() -> None:
+@pytest.mark.parametrize(
+    ("view", "wanted"),
+    [
+        (View(4, 4, 0, 0, None, None), 0.0),
+        (View(4, 4, 0, 1, None, None), 1.0),
+        (View(4, 4, 16, 16, None, None), 4.0),
+        (View(4, 4, 4, 4, None, None), 1.25),
+        (View(4, 4, 16, 999, 1200.0, None), 8.0),
+        (View(4, 4, 16, 999, 1.0, 60.0), 8.0),
+        (View(4, 4, 16, 999, 1.0, -61.0), 4.0),
+    ],
+)
+def test_workers_wanted_by_work_and_deadlines(view: View, wanted: float) -> None:
+    assert k8s_formula.wanted(view) == pytest.approx(wanted)
+
+
+def test_parts_together_are_the_formula() -> None:
     for view in views():
-        assert max(part(view) for part in PARTS.values()) == policies.by_deadlines(view)
+        assert max(part(view) for part in PARTS.values()) == k8s_formula.wanted(view)
 
 
 @pytest.mark.parametrize(
@@ -130,26 +145,25 @@ def test_work_wakes_an_empty_fleet_and_only_that_keeps_it(tmp_path: Path) -> Non
     assert {each["metadata"]["activationThreshold"] for each in spec["triggers"]} == {"0"}
 
 
-def test_constants_are_those_of_the_simulation() -> None:
+def test_constants_are_those_of_the_formula() -> None:
     bare = {name: re.sub(r"\{[^}]*\}|[a-z_]+", "", query) for name, query in queries().items()}
     numbers = {name: {float(each) for each in re.findall(r"[\d.]+", text)} - {0, 1} for name, text in bare.items()}
     assert numbers == {
-        "kept": {policies.BUSY_SHARE},
-        "backlog": {policies.CLEAR_S},
-        "pressure": {policies.LEAD_S, policies.CATCH_UP_S},
+        "kept": {k8s_formula.BUSY_SHARE},
+        "backlog": {k8s_formula.CLEAR_S},
+        "pressure": {k8s_formula.LEAD_S, k8s_formula.CATCH_UP_S},
         "outstanding": set(),
     }
     for component, kind in COMPONENTS.items():
         scaler = only(with_component(component), kind)
         behavior = behavior_of(scaler)
-        assert behavior["scaleDown"]["stabilizationWindowSeconds"] == policies.STABLE_S > model.START_S
+        assert behavior["scaleDown"]["stabilizationWindowSeconds"] == k8s_formula.STABLE_S > k8s_formula.LEAD_S
         assert behavior["scaleUp"]["stabilizationWindowSeconds"] == 0
-        # In one step, as simulated.
+        # In one step.
         (up,) = behavior["scaleUp"]["policies"]
         (down,) = behavior["scaleDown"]["policies"]
-        assert (up["type"], up["value"], up["periodSeconds"]) == ("Pods", policies.MOST, policies.STEP_S)
+        assert (up["type"], up["value"], up["periodSeconds"]) == ("Pods", k8s_formula.MOST, k8s_formula.STEP_S)
         assert (down["type"], down["value"]) == ("Percent", 100)
-    assert math.isclose(policies.TOLERANCE, 0.1), "Kubernetes's default, and settable in no manifest of 1.30"
 
 
 def test_metrics_exist_and_are_documented() -> None:

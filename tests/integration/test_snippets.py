@@ -76,7 +76,6 @@ NOT_RUN = {
     ("StreamfleetRenewalsLate.md", "--latency-history"): "goes on until it is stopped",
     ("scaling.md", "CLUSTER KEYSLOT"): "needs a cluster; tests/integration/test_many_queues.py runs the example",
     ("scaling.md", "--model Qwen"): "needs a GPU and a large model",
-    ("scaling.md", "make bench"): "takes minutes",
     ("upgrade.md", "--model ./model"): "starts vLLM",
     ("webhooks.md", 'from "express"'): "needs the npm package express",
 }

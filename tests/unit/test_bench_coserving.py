@@ -16,7 +16,7 @@ from bench.coserving import figures, tables
 from bench.coserving.__main__ import _groups
 from bench.coserving.cases import ALONE, GROUPS, LONG_S, ONLY_LOW, ORDER, RESERVE, Case, chosen
 from bench.coserving.observed import Log, Observed, Run, Slots
-from bench.coserving.traffic import Seen, Urgent, arrivals
+from bench.coserving.traffic import Outcome, Seen, Urgent, arrivals
 from streamfleet.common.protocol import COMPLETIONS, Lane
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.simulated import SimulatedEngine
@@ -237,3 +237,9 @@ def test_cases_have_names_of_their_own() -> None:
     assert len(chosen(quick=True)) < len(chosen(quick=False))
     assert {case.rounds for case in chosen(quick=False, rounds=3)} == {3}
     assert _groups("1,vllm") == ("1", "vllm")
+
+
+def test_an_outcome_reads_what_a_result_hash_says() -> None:
+    assert Outcome.read([b"succeeded", b"1000", b"5", b"0.5", b"12.5"]) == Outcome("succeeded", 1000.0, 1018.0)
+    assert Outcome.read([b"expired", b"1000", None, None, None]) == Outcome("expired", 1000.0, None)
+    assert Outcome.read([None] * 5) == Outcome("", 0.0, None)

@@ -161,22 +161,13 @@ def test_a_picture_that_nothing_draws_is_found(tmp_path: Path) -> None:
 
 def test_the_same_figures_are_drawn_alike_every_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib: make setup-bench")
-    [picture] = [each for each in PICTURES if each.name == "scheduling_memory"]
-    found = {"redis-8.2": {"XADD": {"waiting": 586.0, "staged": 704.0}, "client": {"waiting": 789.0, "staged": 886.0}}}
+    [picture] = [each for each in PICTURES if each.name == "broker_throughput"]
+    ours = {"name": "ours", "title": "streamfleet", "kind": "ours", "enqueue_of_raw": 0.4, "drain_of_raw": 0.5}
     for name in ("first.svg", "second.svg"):
-        picture.draw(report("scheduling", memory={"bytes": found}), tmp_path / name, f"x.json sha256:{'0' * 64}")
+        picture.draw(report("broker", systems=[ours]), tmp_path / name, f"x.json sha256:{'0' * 64}")
     first = (tmp_path / "first.svg").read_bytes()
     assert first == (tmp_path / "second.svg").read_bytes()
-    assert b"redis-8.2</text>" in first
-
-
-def test_names_at_line_ends_are_moved_apart_and_no_further() -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib: make setup-bench")
-    from bench.plots.parts import spread
-
-    assert spread([0, 50, 100], 10) == [0, 50, 100]
-    assert spread([50, 50, 51], 10) == pytest.approx([40.33, 50.33, 60.33], abs=0.01)
-    assert spread([], 10) == []
+    assert b"streamfleet</text>" in first
 
 
 # -- bench-quick -------------------------------------------------------------------------------------------

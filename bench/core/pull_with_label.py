@@ -9,11 +9,10 @@ from statistics import median
 
 import redis
 
-from bench.core.redis import memory_bytes, own_server
+from bench.core.feeding import padded_body, stage_all
+from bench.core.parts import Part, Say
+from bench.core.redis import memory_bytes, own_server, script_us
 from bench.core.reports import Table, Target
-from bench.scheduling.feeding import padded_body, stage_all
-from bench.scheduling.parts import Part, Say
-from bench.scheduling.pull_cost import script_us
 from streamfleet.common.broker.types import Completion, Home
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys

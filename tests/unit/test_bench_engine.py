@@ -1,12 +1,12 @@
-"""The arithmetic of bench/engine and bench/batching: who was in the engine when, and whether the work was the same."""
+"""The arithmetic of bench/engine and of bench/gpu's batch sizes: who was in the engine when; was the work the same."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.batching.served_runs import Run, Stay, stays
 from bench.engine.batch import Batch, OtherWork, Row, check_output, check_same_work
 from bench.engine.work import bodies
+from bench.gpu.served_runs import Stay, figures, stays
 from streamfleet.common.results import decode_result
 
 
@@ -15,17 +15,9 @@ def row(output_tokens: int = 5, first_ms: float | None = 10.0) -> Row:
 
 
 def test_running_is_the_mean_number_of_requests_in_the_engine() -> None:
-    run = Run([Stay(0, 4, 4_000, 10), Stay(2, 8, 8_000, 30)], steps=20, written=40)
-    assert run.running() == (4 + 6) / 8
-    assert run.running(2, 4) == 2
-    assert run.timeline(4) == [(1, 1), (3, 2), (5, 1), (7, 1)]
-    figures = run.figures()
-    assert (figures["tokens_per_s"], figures["tokens_a_step"], figures["run_ms_p99"]) == (5, 2, 6_000)
-
-
-def test_a_run_that_starts_all_at_once_has_a_settled_half_too() -> None:
-    run = Run([Stay(0, 2, 2_000, 10)] * 4, steps=20, written=40)
-    assert run.figures()["settled_running"] == 4
+    found = figures([Stay(0, 4, 10), Stay(2, 8, 30)])
+    assert found["running"] == (4 + 6) / 8
+    assert (found["tokens_per_s"], found["run_ms_p99"]) == (5, 6_000)
 
 
 def test_stays_begin_with_the_first_one_and_are_in_order_of_their_ends() -> None:
