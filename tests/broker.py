@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.worker import WorkerBroker
+from streamfleet.common.protocol import LANES
 from streamfleet.operator.broker import OperatorBroker
 
 
@@ -20,8 +21,18 @@ class Broker(ProducerBroker, WorkerBroker, OperatorBroker):
 
     async def after_staging(self, seen: ExpiryScan | None = None, limit: int = 1000) -> tuple[int, ExpiryScan]:
         """Do what the housekeeping does once it has staged. Returns what `expire` does."""
-        await self.rank_anew()
+        await self.reconcile()
         expired = await self.expire(seen, limit)
         await self.tidy_tenants()
         await self.measure_pace()
         return expired
+
+    async def reconcile(self, *, whole: bool = False) -> None:
+        """Do what the housekeeping does about keys that do not fit. `whole`: examine each entry, too."""
+        await self.compare(None, True)
+        for lane in LANES:
+            while (await self.go_on(lane))[0]:
+                pass
+            after = ""
+            while whole and (after := (await self.examine(lane, after, True))[0]):
+                pass

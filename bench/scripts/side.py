@@ -41,7 +41,7 @@ WITHOUT_REQUESTS: dict[str, tuple[Any, ...]] = {
     "reclaim": (600_000, 5),
 }
 """Verbs that are told of no request, and their arguments."""
-SPLIT = ("return_delayed", "tend_watchers", "tidy_homes", "rank_anew", "expire", "tidy_tenants", "measure_pace")
+SPLIT = ("return_delayed", "tend_watchers", "tidy_homes", "reconcile", "expire", "tidy_tenants", "measure_pace")
 """The verbs that `promote` and `expire` of earlier commits were split into."""
 
 

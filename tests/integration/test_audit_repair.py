@@ -134,8 +134,9 @@ async def test_workers_wait_out_a_key_of_another_type(
         await raw_redis.delete(key)
         await raw_redis.set(key, "by hand")
         after = await fleet.enqueue_many([{"body": BODY} for _ in range(6)])
-        await eventually(lambda: _refused(fleet), 5, "Redis refused a script")
-        await Inspection(Broker.of(fleet.broker), mend=True).run()
+        if name in ("tries", "dead"):  # the truth: it is not deleted by itself
+            await eventually(lambda: _refused(fleet), 5, "Redis refused a script")
+            await Inspection(Broker.of(fleet.broker), mend=True).run()
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in before + after)), 20)
         assert {result.status for result in results} == {"succeeded"}
         assert not inside.life.done()

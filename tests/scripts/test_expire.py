@@ -271,7 +271,7 @@ async def test_what_was_staged_before_the_clock_was_set_back_counts_from_then(qu
     await queue.add("high", f"{ahead}-0", ttl=500)
     await queue.add("high", f"{ahead}-1")
     await queue.at(ahead).pull("w1", 0)
-    await queue.broker.rank_anew()
+    await queue.broker.reconcile()
     assert (await queue.dump())["ready:high"] == [(f"{ahead}-0", NOW + 500), (f"{ahead}-1", NOW + PATIENCE)]
 
 
@@ -378,7 +378,7 @@ async def test_what_waits_with_a_label_counts_from_then_too(queue: Queue) -> Non
     for number, labels in enumerate(LABELS.values()):
         await queue.add("high", f"{ahead}-{number}", ttl=500, **labels)
     await queue.at(ahead).pull("w1", 0)
-    await queue.broker.rank_anew()
+    await queue.broker.reconcile()
     sets = {key: rows for key, rows in (await queue.dump()).items() if key.startswith("ready:high:")}
     assert {rank for rows in sets.values() for _, rank in rows} == {NOW + 500}
     assert sorted(await expired_of(queue.at(NOW + 500))) == [f"high:{ahead}-{number}" for number in range(3)]

@@ -27,9 +27,7 @@ XREVRANGE {other}:dead + -
 """
 
 BUT_OPERATORS = """
-SCAN 0; DBSIZE; RENAME {q}:lane:high {q}:lane:low; XGROUP SETID {q}:lane:high workers $
-HSCAN {q}:tries 0; ZSCAN {q}:ready:high 0
-XINFO STREAM {q}:lane:high FULL; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
+SCAN 0; DBSIZE; RENAME {q}:lane:high {q}:lane:low; ZSCAN {q}:ready:high 0; HEXISTS {q}:workers x; MEMORY USAGE {q}:tries
 """
 
 BY_ROLE = {
@@ -38,7 +36,8 @@ XTRIM {q}:dead MAXLEN 0; XRANGE {q}:lane:high - +; XREVRANGE {q}:lane:high + -; 
 XINFO STREAM {q}:lane:high FULL; XREADGROUP GROUP workers w2 STREAMS {q}:lane:high >
 XREADGROUP GROUP workers w1 STREAMS {q}:lane:high 0; XCLAIM {q}:lane:high workers w2 0 1-0 JUSTID
 XDEL {q}:lane:high 1-0; XACK {q}:lane:high workers 1-0; XGROUP CREATE {q}:lane:high mine 0
-XGROUP DELCONSUMER {q}:lane:high workers w1; XINFO CONSUMERS {q}:lane:high workers; XREVRANGE {q}:dead + -
+XGROUP DELCONSUMER {q}:lane:high workers w1; XGROUP SETID {q}:lane:high workers $; HSCAN {q}:tries 0
+XINFO STREAM {q}:lane:high FULL; XINFO CONSUMERS {q}:lane:high workers; XREVRANGE {q}:dead + -
 XRANGE {q}:dead - +; XREAD STREAMS {q}:dead 0; XADD {q}:dead * _id x; XDEL {q}:dead 1-0
 HSET {q}:result:r-1 status failed; HSETNX {q}:result:r-2 status succeeded; DEL {q}:result:r-1
 PEXPIRE {q}:result:r-1 1; XADD {q}:reply:other * id r-1 status succeeded; PEXPIRE {q}:reply:other 1

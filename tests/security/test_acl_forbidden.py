@@ -93,7 +93,8 @@ def refused(me: redis.Redis, *command: str) -> bool:
 SHAPES = {
     "XADD": "* a b", "XREADGROUP": "", "XREAD": "", "XRANGE": "- +", "XREVRANGE": "+ -", "XLEN": "", "XDEL": "1-0",
     "XACK": "workers 1-0", "XPENDING": "workers", "XCLAIM": "workers w 0 1-0", "XTRIM": "MAXLEN 1", "GET": "",
-    "GETEX": "", "SET": "x", "DEL": "", "EXISTS": "", "PEXPIRE": "1", "TYPE": "", "PTTL": "", "HGET": "a", "HMGET": "a",
+    "GETEX": "", "SET": "x", "DEL": "", "UNLINK": "", "EXISTS": "", "PEXPIRE": "1", "TYPE": "", "PTTL": "", "HGET": "a",
+    "HMGET": "a",
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.keys import Keys
+from streamfleet.common.keys import EACH_LANE, ORIGINS, Keys
 from streamfleet.common.protocol import LANES
 
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 SHARED = [
     "wake",
     "lane_states",
@@ -84,3 +87,13 @@ def test_a_prefix_with_braces_would_take_the_hash_tag_over(prefix: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         Keys("q", prefix)
     assert caught.value.param == "key_prefix"
+
+
+def test_the_page_tells_what_each_key_is_made_of() -> None:
+    rows = ["| key | made anew from | what is lost with it |", "|---|---|---|"]
+    for name, origin in ORIGINS.items():
+        known = getattr(Keys("q"), name)
+        key = known if isinstance(known, str) else known("<lane>" if name in EACH_LANE else "…")
+        rows.append(f"| `{key.removeprefix('{q}:')}` | {origin.truth or '—'} | {origin.lost} |")
+    told = PAGE.read_text("utf-8").partition("<!-- keys -->\n")[2].partition("<!-- /keys -->")[0]
+    assert told == "\n".join([*rows, ""])

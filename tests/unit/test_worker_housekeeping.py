@@ -11,10 +11,13 @@ from itertools import pairwise
 import pytest
 
 from streamfleet.common.broker.housekeeping import ExpiryScan, Turn
+from streamfleet.common.broker.reconciling import Damage
 from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.limits import QueueLimits
+from streamfleet.common.protocol import Lane
 from streamfleet.worker.housekeeping import Housekeeper, ReclaimGuard, asking_pause_s
+from streamfleet.worker.mending import AGAIN_S, BUSY_S, Mender
 from tests.broker import Broker
 
 LEASE_S = 10.0
@@ -101,7 +104,21 @@ class Ledger(Broker):
     async def nothing(self) -> None:
         """Do what is left out here."""
 
-    tend_watchers = tidy_homes = rank_anew = tidy_tenants = measure_pace = nothing
+    tend_watchers = tidy_homes = tidy_tenants = measure_pace = nothing
+
+    async def mend_types(self) -> list[Damage]:
+        return []
+
+    async def compare(
+        self, lane: Lane | None, mend: bool, labels: Sequence[bytes] = (), counters: str = ""
+    ) -> list[Damage]:
+        return []
+
+    async def examine(self, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
+        return "", []
+
+    async def sweep(self, part: str, cursor: str, mend: bool) -> tuple[str, list[Damage]]:
+        return "", []
 
     async def deregister(
         self,
@@ -358,3 +375,57 @@ def test_an_answer_that_an_outage_held_up_vouches_for_nothing() -> None:
     assert not guard.may_reclaim(109.0)
     guard.others_heard(60.0, 109.0)
     assert guard.may_reclaim(109.0)
+
+
+class Stuck(Ledger):
+    """A broker whose calls wait while a key is of another type; and a lane that differs, however often it is mended."""
+
+    def __init__(self, clock: Timeline) -> None:
+        super().__init__(clock)
+        self.key_is_right = asyncio.Event()
+        self.begun: list[float] = []
+
+    async def return_delayed(self, limit: int = 1000, most_delay_ms: int | None = None) -> tuple[int, int | None]:
+        await self.key_is_right.wait()
+        return 0, None
+
+    async def mend_types(self) -> list[Damage]:
+        if self.asked_at and self._clock.now > 1000.0:
+            self.key_is_right.set()
+        self._clock.now += 0.1
+        return []
+
+    async def compare(
+        self, lane: Lane | None, mend: bool, labels: Sequence[bytes] = (), counters: str = ""
+    ) -> list[Damage]:
+        return [Damage("differs", "high")]
+
+    async def begin(self, lane: Lane, labels: Sequence[bytes] = ()) -> None:
+        self.begun.append(self._clock.now)
+
+    async def go_on(self, lane: Lane) -> tuple[str, list[Damage]]:
+        self._clock.now += 0.1
+        return "1-1", []
+
+
+async def test_a_key_of_another_type_does_not_hold_up_the_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.worker.housekeeping.HELD_UP_S", 0.01)
+    clock = Timeline()
+    ledger = Stuck(clock)
+    task = asyncio.create_task(Housekeeper(ledger, "w1", QueueLimits(), clock).run())
+    await asyncio.wait_for(ledger.key_is_right.wait(), 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_lanes_are_made_anew_for_a_part_of_each_second_and_not_again_and_again() -> None:
+    clock = Timeline()
+    ledger = Stuck(clock)
+    mender = Mender(ledger, clock)
+    for _ in range(12):
+        began = clock.now
+        await mender.tick()
+        assert clock.now - began <= BUSY_S + 0.1
+        clock.now += 1
+    assert len(ledger.begun) > 1
+    assert all(later - earlier >= AGAIN_S for earlier, later in pairwise(ledger.begun))

@@ -8,6 +8,7 @@ goes when it is empty.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import LANES, check_name
@@ -15,6 +16,64 @@ from streamfleet.common.protocol import LANES, check_name
 GROUP = "workers"
 NOBODY = "~"
 """Consumer that holds what was delivered but not yet given to a worker; no worker may have this name."""
+
+
+class Origin(NamedTuple):
+    """What a key is made anew from.
+
+    Attributes:
+        type: its type, as the command TYPE returns it.
+        truth: what it follows from; empty for a key that is itself the truth.
+        lost: what is lost with it.
+    """
+
+    type: str
+    truth: str
+    lost: str
+
+
+_LANES = "lanes, pending rows"
+ORIGINS = {
+    "lane": Origin("stream", "", "its requests; who enqueued them gets `dead`, code `vanished`"),
+    "ready": Origin("zset", f"{_LANES}, `entries`", "nothing"),
+    "turns": Origin("zset", "who waits", "tokens of the last hours: all tenants go on at one level"),
+    "tickets": Origin("hash", f"{_LANES}, `sessions`", "homes of what waits: some get another"),
+    "delayed": Origin("zset", f"{_LANES}", "delays: these requests are ready at once"),
+    "lane_states": Origin(
+        "hash", f"{_LANES}, `entries`", "pauses; shares owed; when ids ahead of the clock were staged"
+    ),
+    "counts": Origin("hash", "lanes", "what ended before"),
+    "served": Origin("hash", "runs to come", "what tenants were charged, learnt lengths, how many of a tenant run"),
+    "sessions": Origin("hash", "requests to come", "homes of sessions: caches are filled anew"),
+    "loads": Origin("zset", "pulls", "nothing"),
+    "workers": Origin("hash", "heartbeats", "nothing"),
+    "clock": Origin("hash", "the housekeeping", "nothing"),
+    "pace": Origin("string", "the housekeeping", "measured paces, for a minute"),
+    "wake": Origin("stream", "pulls", "nothing"),
+    "bench": Origin("list", "pulls", "nothing"),
+    "standby": Origin("list", "pulls", "nothing"),
+    "watch": Origin("zset", "pulls", "nothing"),
+    "listeners": Origin("hash", "pulls", "nothing"),
+    "cancels": Origin("stream", "results", "notices: a worker hears of a cancellation as it renews"),
+    "dead_parts": Origin("hash", "dead letters to come", "their bound in bytes counts from zero"),
+    "arrivals": Origin("hash", "requests to come", "counts of who has unstaged requests"),
+    "maintain": Origin("string", "the housekeeping", "nothing"),
+    "tries": Origin("hash", "", "attempts: these requests have all of them again"),
+    "entries": Origin("hash", "", "output that was kept; when ids ahead of the clock were staged"),
+    "dead": Origin("stream", "", "dead letters"),
+    "cancel_requests": Origin("stream", "", "cancellations that no worker has read"),
+    "tenants": Origin("hash", "", "weights and limits that operators have set; gateways set theirs again"),
+    "meta": Origin("hash", "", "the queue's configuration; workers write their own"),
+    "result": Origin("hash", "", "the answer; who waits for it is not told"),
+    "request": Origin("string", "", "that its id is taken: sent again, it runs twice"),
+    "reply": Origin("stream", "", "notifications: its client asks for the results now and then"),
+    "tokens": Origin("stream", "", "partial output; the result has all of it"),
+    "kept": Origin("string", "", "output of an interrupted run, which begins anew"),
+    "ended": Origin("list", "", "which results of a tenant are the oldest"),
+    "home": Origin("list", "pulls", "nothing"),
+}
+"""Keys by their names in `Keys`: of the queue, of each lane (`EACH_LANE`), request, client, worker or tenant."""
+EACH_LANE = ("lane", "ready", "turns")
 
 
 def check_prefix(value: str) -> str:
@@ -184,9 +243,10 @@ class Keys:
 
         - ``credit:``: what it is owed of its share, in thousandths of a pick; pulls and releases write it.
         - ``staged:``: the last stream id that was staged; pulls write it.
-        - ``again:``: the same when its group was made anew, by whoever made it; goes with ``audit --repair``.
+        - ``again:``: the same when its group was made anew, by whoever made it; goes as the counters are mended.
         - ``ahead:``: the last stream id that was ahead of the clock when it was staged, by whoever staged it.
         - ``paused:``: when an operator paused it, epoch ms; goes when it is resumed.
+        - ``mending:``: while its sets are made anew: how far, and up to where, as stream ids; reconciliations write it.
 
         Beside them, because each call asks for all of it at once: ``ever_staged``, the number of entries that pulls
         have staged; ``interrupted``, the number of such records in `entries`; ``tenants`` and ``sessions``, which the
@@ -212,8 +272,8 @@ class Keys:
 
         - ``turn``, ``turns_from``: the last turn of a worker, and the first of those without a gap.
         - ``reclaimed``: the last look at which no lease had expired. ``forgot``: at which nobody had gone.
-        - ``leases:<lane>``, ``ranks:<lane>``: how far leases and ranks from before the clock was set back were looked
-          through; goes at the end of the lane.
+        - ``leases:<lane>``: how far leases from before the clock was set back were looked through; goes at the end of
+          the lane.
         """
         return f"{self.base}clock"
 
@@ -327,3 +387,13 @@ class Keys:
             self.sessions,
             self.loads,
         ]
+
+    def typed(self, *, derived: bool = False) -> dict[str, str]:
+        """Types of all keys of the queue itself; or of those alone that can be made anew."""
+        found: dict[str, str] = {}
+        for name, origin in ORIGINS.items():
+            known = getattr(self, name)
+            keys = [known] if isinstance(known, str) else [*map(known, LANES)] if name in EACH_LANE else []
+            if origin.truth or not derived:
+                found |= dict.fromkeys(keys, origin.type)
+        return found

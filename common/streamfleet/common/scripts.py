@@ -38,7 +38,6 @@ VERBS = (
     "return_delayed",
     "tend_watchers",
     "tidy_homes",
-    "rank_anew",
     "expire",
     "tidy_tenants",
     "measure_pace",
@@ -54,11 +53,9 @@ VERBS = (
     "deregister",
     "configure",
     "retain",
-    "repair",
-    "repair_keys",
-    "repair_groups",
+    "compare",
+    "reconcile",
     "vanish",
-    "balance",
     "set_tenant",
 )
 FOLDERS = ("order", "policies")

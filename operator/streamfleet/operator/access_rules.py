@@ -44,7 +44,8 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "return_delayed",
         "tend_watchers",
         "tidy_homes",
-        "rank_anew",
+        "compare",
+        "reconcile",
         "expire",
         "tidy_tenants",
         "measure_pace",
@@ -63,11 +64,9 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "ask",
         "pause",
         "requeue",
-        "repair",
-        "repair_keys",
-        "repair_groups",
+        "compare",
+        "reconcile",
         "vanish",
-        "balance",
         "pull",
         "deregister",
         "configure",
@@ -252,13 +251,12 @@ def _worker(p: Patterns) -> list[Grant]:
     return [
         Grant(("ping", "select", "info", "time", "client|id", "client|unblock", *_CLUSTER)),
         *_work(p),
-        # The housekeeping counts what comes into each lane, and looks at the latest.
-        Grant(("xinfo|groups", "xrevrange"), p.of(READ, *p.keys.lanes)),
     ]
 
 
 def _work(p: Patterns) -> list[Grant]:
     keys = p.keys
+    derived = [key for key in keys.typed(derived=True) if not key.startswith(keys.ready(""))]
     groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers")
     entries = ("xclaim", "xrange", "xack", "xdel")
     sorted_sets = ("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore")
@@ -299,14 +297,21 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("get", "getex", "set"), p.of(BOTH, keys.request)),
         Grant(("mget", "set", "del"), p.of(BOTH, keys.kept)),
         Grant(("set",), p.of(WRITE, keys.maintain)),
+        # The housekeeping counts what comes into each lane and where it is, and makes anew what follows from the lanes.
+        Grant(("xinfo|groups", "xinfo|stream", "xlen", "xrevrange", "exists"), p.of(READ, *keys.lanes)),
+        Grant(("xgroup|setid",), p.of(WRITE, *keys.lanes)),
+        Grant(("type", "unlink"), p.of(BOTH, keys.ready, *derived)),
+        Grant(("hkeys",), p.of(READ, keys.served, keys.workers)),
+        Grant(("hscan", "hexists"), p.of(READ, keys.tries, keys.tickets, keys.entries)),
+        Grant(("hgetall", "hlen"), p.of(READ, keys.entries)),
+        Grant(("zscan",), p.of(READ, keys.delayed)),
     ]
 
 
 def _operator(p: Patterns) -> list[Grant]:
     """A worker's permissions, because repairs use the workers' scripts, and the right to read everything."""
     keys = p.keys
-    streams = ("xlen", "xrange", "xrevrange", "xread", "xinfo|stream", "xinfo|groups")
-    others = ("zscan", "hscan", "exists", "type", "pttl", "memory|usage")
+    streams, others = ("xrange", "xrevrange", "xread"), ("type", "pttl", "memory|usage")
     return [
         # SCAN and DBSIZE name no keys, so no rule can limit them to the queue's keys.
         Grant(("ping", "select", "info", "time", "client|id", "scan", "dbsize", *_CLUSTER)),
@@ -319,15 +324,11 @@ def _operator(p: Patterns) -> list[Grant]:
         # tenants
         Grant(("hset", "hgetall"), p.of(BOTH, keys.tenants)),
         Grant(("hgetall",), p.of(READ, keys.served, keys.lane_states)),
-        # audit: interrupted requests, and whose sets there may be
-        Grant(("hgetall", "hlen"), p.of(READ, keys.entries)),
-        Grant(("hkeys",), p.of(READ, keys.served)),
         # dead requeue, dead purge
         Grant(("xadd",), p.of(WRITE, *keys.lanes)),
         Grant(("xdel",), p.of(WRITE, keys.dead)),
         Grant(("del",), p.of(WRITE, keys.result, keys.reply, keys.tokens)),
         # audit --repair
-        Grant(("xgroup|setid",), p.of(WRITE, *keys.lanes)),
         Grant(("pexpire",), p.of(WRITE, keys.maintain)),
         Grant(("rename",), (BOTH + p.whole,)),
         # gateway keys

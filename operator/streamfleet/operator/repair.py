@@ -6,10 +6,10 @@ missed by both is in order, because the scripts that move requests leave no inte
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
+from streamfleet.common.broker.reconciling import ENTRIES, PARTS, Damage, KeyCheck
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
@@ -17,7 +17,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, Lane, check_name
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.audit import Audit
-from streamfleet.operator.broker.repairing import ENTRIES, SCANNED, Damage, KeyCheck
+from streamfleet.operator.broker.repairing import SCANNED
 from streamfleet.operator.mistyped import find_mistyped
 
 EXAMPLES = 3
@@ -25,33 +25,30 @@ LOCK_MS = 1_000
 SILENT_MS = 600_000
 STAGE_ROUNDS = 100_000
 GROUPS_FIRST = frozenset({"group_gone", "group_back"})
+GROUPS = GROUPS_FIRST | {"group_ahead"}
+AT_FIRST = GROUPS | {"interrupted_off", "odd_count", "miscounted"}
+OF_LABELS = frozenset({"labels_off", "wrong_type"})
 KINDS = {
     "wrong_type": ("of another type than streamfleet's ({detail})", "renamed"),
     "no_status": ("a result without a status", "renamed"),
     "no_ttl": ("never expires", "given a life"),
-    "odd_count": ("a counter that is no number ({detail})", "deleted"),
     "group_gone": ("its group is gone", "made anew, and what it delivered before is kept where it was"),
     "group_back": ("its group was set back", "brought forward, and what it delivered before is kept where it was"),
     "group_ahead": ("its group is beyond the end, so that nothing is delivered", "set to the end"),
+    "differs": ("its entries do not have one place each: ready, delayed or running", "its sets are made anew"),
     "nowhere": ("delivered, but neither ready nor delayed nor running", "made ready at their rank"),
-    "pending_gone": ("running, but deleted from the lane", "counted as vanished"),
-    "ready_gone": ("ready, but deleted from the lane", "counted as vanished"),
-    "ready_twice": ("ready, and something else as well", "no longer ready"),
-    "ready_odd": ("ready, but no stream id", "removed"),
-    "ready_label": ("ready among others than those of its tenant and its home", "moved there"),
-    "labels_miscounted": ("the number of requests with a tenant or a home is wrong", "counted anew"),
+    "twice": ("ready, and delayed or running as well", "ready no longer"),
+    "misplaced": ("ready, and not found there in their turn", "placed anew"),
     "turn_gone": ("tenants that wait and are not in turn", "in turn again"),
-    "first_off": ("first of their tenant or home, and not known as such", "made known"),
-    "ticket_gone": ("tickets of requests that wait for no home", "removed"),
+    "gone": ("known of, but deleted from the lane", "forgotten"),
+    "odd": ("known of in a way that does not fit", "removed"),
+    "labels_off": ("the number of requests with a tenant or a home is wrong", "counted anew"),
     "interrupted_off": ("the number of interrupted requests or of their bytes is wrong", "counted anew"),
-    "delayed_gone": ("delayed, but deleted from the lane", "counted as vanished"),
-    "delayed_twice": ("delayed, and something else as well", "no longer delayed"),
-    "delayed_odd": ("delayed, but no stream id", "removed"),
-    "tries_gone": ("attempts of requests that are gone", "removed"),
     "consumer_gone": ("consumers of workers that are gone", "removed"),
     "vanished": ("requests whose entry is gone, without a result", "ended as dead"),
     "mistyped": ("a mistyped XADD: {detail}", "left as it is: XADD its entries to that lane, and DEL it"),
-    "miscounted": ("the counters do not add up", "brought to what is there"),
+    "odd_count": ("counters that are no numbers", "deleted"),
+    "miscounted": ("the counters do not add up ({detail})", "brought to what is there"),
 }
 """Description and repair of each kind of finding."""
 
@@ -129,36 +126,28 @@ class Inspection:
         self._progress = progress or (lambda _done, _total: None)
         self._found: dict[tuple[str, str], DamageGroup] = {}
         self._done = self._total = 0
-        self._sets: list[tuple[Lane, bytes]] = []
+        self._labels: dict[Lane, list[bytes]] = {lane: [] for lane in LANES}
 
     async def run(self) -> Report:
         """Run all checks, in the order of their dependencies."""
         mistyped, *_ = await find_mistyped(self._broker.connection, self._broker.keys.base)
         for line in mistyped:
             self._found["mistyped", line] = DamageGroup("mistyped", "", detail=line)
-        await self._look_at_shared_keys()
-        await self._look_at_sets()
+        await self._look_at_types()
         if not self._mend and self._has({"wrong_type"}):
             return Report([*self._found.values()], False, None, partial=True)
         if not await self._look_at_groups():
             return await self._report(partial=True)
         await self._measure()
+        *parts, tickets = PARTS
+        for part in parts:
+            await self._sweep(part)
         for lane in LANES:
-            labels = [label for each, label in self._sets if each == lane]
-            self._note(await self._broker.check_counts(lane, labels, self._mend))
-            await self._look_through("pending", lane)
-            for label in (b"", *labels):
-                await self._look_at_members("firsts" if label == b":firsts" else "ready", lane, label)
-        await self._look_at_members("delayed", None)
-        for lane in LANES:
-            await self._look_through("lane", lane)
-        await self._look_at_members("tickets", None)
-        await self._look_at_members("tries", None)
-        self._note(await self._broker.check_interrupted(self._mend))
+            await self._look_through(lane)
+        await self._sweep(tickets)
         await self._look_at_consumers()
         await self._look_at_every_key()
-        if self._mend:
-            await self._balance()
+        self._note(await self._compare({"miscounted"}, self._mend))
         return await self._report()
 
     async def _report(self, partial: bool = False) -> Report:
@@ -182,24 +171,21 @@ class Inspection:
 
     # -- keys ----------------------------------------------------------------------------------------------
 
-    async def _look_at_shared_keys(self) -> None:
-        self._note(await self._broker.check_keys(shared_checks(self._broker.keys), self._mend))
-
-    async def _look_at_sets(self) -> None:
-        """Find the sets of what waits with a label, which have keys by name."""
+    async def _look_at_types(self) -> None:
+        """Check the keys that all requests share, and the sets of what waits with a label, which have keys by name."""
+        self._note(await self._broker.set_aside(shared_checks(self._broker.keys), self._mend))
         async for sets in self._broker.label_sets():
-            self._sets += sets
             keys = [self._broker.keys.ready(lane).encode() + label for lane, label in sets]
-            if keys:
-                self._note(await self._broker.check_keys([KeyCheck(key, "zset") for key in keys], self._mend))
-        self._sets.sort()
+            for lane, label in sets:
+                self._labels[lane].append(label)
+            self._note(await self._broker.set_aside([KeyCheck(key, "zset") for key in keys], self._mend))
 
     async def _look_at_every_key(self) -> None:
         """Check results, records, reply streams and tokens, and recorded requests whose entry is gone."""
         async for names in self._broker.every_key():
             checks = [check for name in names if (check := key_check(name, self._broker.keys, self._broker.limits))]
             if checks:
-                self._note(await self._broker.check_keys(checks, self._mend))
+                self._note(await self._broker.set_aside(checks, self._mend))
             recorded = [name for name in map(self._recorded, names) if name]
             if recorded:
                 gone = await self._broker.end_vanished(recorded, self._mend)
@@ -217,11 +203,17 @@ class Inspection:
 
     async def _look_at_groups(self) -> bool:
         """Check the groups. True if the later checks can run."""
-        findings = await self._broker.check_groups(self._mend)
-        self._note(findings)
-        if self._mend and self._has(GROUPS_FIRST):
+        self._note(await self._compare(AT_FIRST, False))
+        if self._mend:
+            await self._broker.compare(None, True)
+        if self._mend and self._has(GROUPS):
             await self._stage()
         return self._mend or not self._has(GROUPS_FIRST)
+
+    async def _compare(self, kinds: Set[str], mend: bool) -> list[Damage]:
+        """Compare the queue's sums. Returns findings of these kinds; the counters at one instant say what is wrong."""
+        found = [damage for damage in await self._broker.compare(None, mend, counters="all") if damage.kind in kinds]
+        return [Damage(each.kind, "", each.name) if each.kind == "miscounted" else each for each in found]
 
     async def _stage(self) -> None:
         """Stage redelivered entries with pull.lua, which knows the ones that were delivered before."""
@@ -240,26 +232,36 @@ class Inspection:
         self._done += done
         self._progress(self._done, max(self._done, self._total))
 
-    async def _look_through(self, part: str, lane: Lane) -> None:
-        after = ""
+    async def _to_the_end(self, call: Callable[[str], Awaitable[tuple[str, list[Damage]]]]) -> list[Damage]:
+        """Repeat a call from where it ended. Returns its findings."""
+        after, all_found = "", []
         while True:
             before = after
-            after, findings = await self._broker.check_entries(part, lane, after, self._mend)
-            self._note(findings)
-            self._step(ENTRIES if part == "lane" and after else 0)
-            if not after or after == before:
-                return
+            after, found = await call(before)
+            all_found += found
+            self._step(ENTRIES)
+            if after in ("", before):
+                self._note(all_found)
+                return all_found
 
-    async def _look_at_members(self, part: str, lane: Lane | None, label: bytes = b"") -> None:
-        if label in (b":late", b":past"):
-            return  # bounds: what waits tells whether they are right
-        async for members in self._broker.members(part, lane, label):
-            left = members
-            while left:
-                looked, findings = await self._broker.check_members(part, lane, left, self._mend, label)
-                self._note(findings)
-                self._step(looked)
-                left = left[max(1, looked) :]
+    async def _sweep(self, part: str) -> None:
+        await self._to_the_end(lambda after: self._broker.sweep(part, after, self._mend))
+
+    async def _look_through(self, lane: Lane) -> None:
+        """Compare a lane's sums and examine its entries. If its sets are damaged, they are made anew."""
+        if self._mend:
+            await self._make_anew(lane)  # what somebody has begun
+        found = await self._broker.compare(lane, self._mend, self._labels[lane])
+        self._note(damage for damage in found if damage.kind in OF_LABELS or damage == Damage("differs", lane))
+        damaged = await self._to_the_end(lambda after: self._broker.examine(lane, after, self._mend))
+        if self._mend and (damaged or Damage("differs", lane) in found):
+            await self._broker.begin(lane, self._labels[lane])
+            await self._make_anew(lane)
+            await self._broker.compare(lane, True, self._labels[lane])
+
+    async def _make_anew(self, lane: Lane) -> None:
+        while (await self._broker.go_on(lane))[0]:
+            self._step(ENTRIES)
 
     async def _look_at_consumers(self) -> None:
         while count := await self._forgotten():
@@ -274,42 +276,10 @@ class Inspection:
             silent_ms=SILENT_MS, limit=limit, look_only=not self._mend
         )
 
-    async def _balance(self) -> None:
-        balance = await self._broker.balance()
-        if balance is not None and any((balance.staged, balance.vanished, balance.forgotten)):
-            off = f"staged by {balance.staged}, vanished by {balance.vanished}, forgotten by {balance.forgotten}"
-            self._found["miscounted", ""] = DamageGroup("miscounted", "", 0, [off])
-
 
 def shared_checks(keys: Keys) -> list[KeyCheck]:
     """Expected properties of the keys that all requests share."""
-    types: dict[str, Sequence[str]] = defaultdict(tuple)
-    types["stream"] = (*keys.lanes, keys.wake, keys.dead, keys.cancels, keys.cancel_requests)
-    types["zset"] = (
-        *map(keys.ready, LANES),
-        *map(keys.turns, LANES),
-        keys.loads,
-        keys.delayed,
-        keys.watch,
-    )
-    types["hash"] = (
-        keys.lane_states,
-        keys.entries,
-        keys.clock,
-        keys.dead_parts,
-        keys.listeners,
-        keys.tries,
-        keys.counts,
-        keys.workers,
-        keys.meta,
-        keys.tickets,
-        keys.served,
-        keys.tenants,
-        keys.sessions,
-    )
-    types["list"] = (keys.bench, keys.standby)
-    checks = [KeyCheck(key, kind) for kind, names in types.items() for key in names]
-    return [*checks, KeyCheck(keys.pace, "string"), KeyCheck(keys.maintain, "string", LOCK_MS)]
+    return [KeyCheck(key, kind, LOCK_MS if key == keys.maintain else None) for key, kind in keys.typed().items()]
 
 
 def key_check(key: str, keys: Keys, limits: QueueLimits) -> KeyCheck | None:

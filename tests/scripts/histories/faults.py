@@ -119,6 +119,7 @@ class Faults(FleetState):
         late = [entry for entry in ready if self.model.is_late(entry) and entry.name not in self.model.ghosts]
         for entry in sorted(late, key=lambda entry: (LANES.index(Lane(entry.lane)), self.model.order(entry.name))):
             self.model.end(entry.name, "expired", self.model.tries.get(entry.name, 0))
+        await self.queue.broker.reconcile(whole=True)
         assert (await self.queue.broker.after_staging())[0] == len(late)
         self.model.upkeep()
 

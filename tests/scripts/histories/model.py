@@ -181,8 +181,7 @@ class Model:
     def rank_anew(self) -> None:
         """Rank entries from now if they were staged ahead of a clock that was set back since."""
         for name, entry in self.entries.items():
-            staged = self.staged_up_to.get(entry.lane, (0, 0))
-            ahead = entry.enqueued > self.now and id_key(entry.stream_id) <= staged
+            ahead = entry.enqueued > self.now and self.places[name] not in (UNDELIVERED, HANDED_OUT)
             if ahead and name not in self.kept and name not in self.ghosts:
                 self.kept[name] = self.now
                 if self.places[name] == READY:

@@ -142,7 +142,11 @@ MUTANTS = (
         caught_by="expire.such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry",
     ),
     Mutant(
-        "rank_anew: what was staged ahead of a clock that was set back is ranked anew",
+        "compare: what was staged ahead of a clock that was set back is ranked anew",
+        caught_by="reconcile.what_was_staged_before_the_clock_was_set_back_is_ranked_anew_at_once",
+    ),
+    Mutant(
+        "reconcile: what was staged ahead of the clock is ranked anew",
         caught_by="expire.what_was_staged_before_the_clock_was_set_back_counts_from_then",
     ),
     Mutant(

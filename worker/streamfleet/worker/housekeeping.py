@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -29,12 +30,14 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
 from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
+from streamfleet.worker.mending import Mender
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
 TURN_S = 0.9
 ASKS_PER_S = 20
 """All workers together ask so often whose turn it is, however many they are: one turn is given away a second."""
+HELD_UP_S = 2.0
 SELDOM_S = 10.0
 """A worker asks at least so often: should the others leave all at once, their work is taken back so much later."""
 STAGE_ENTRIES = 1_000
@@ -77,6 +80,7 @@ class Housekeeper:
         self._lease = LeaseLength(limits.lease_ms)
         self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
         self._reclaim_guard = ReclaimGuard(limits.lease_ms / 1000, TICK_S)
+        self._mender = Mender(broker, clock)
         self._cancels = CancelRequestProcessor(broker, self._heard)
         self._workers = 1
         self._random = random
@@ -98,16 +102,33 @@ class Housekeeper:
         while True:
             pause_s = TICK_S
             try:
-                mine = await self._acquire_lock()
-                if mine or self._clock.monotonic() < self._turn_ends_at:
-                    pause_s = await self._return_delayed()
-                else:
-                    pause_s = asking_pause_s(self._workers, self._random())
-                if mine:
-                    await self.tick()
+                pause_s = await self._mending_meanwhile(self._round())
             except StreamfleetError as error:
                 log.warning("housekeeping_failed", error=str(error))
             await self._clock.sleep(pause_s)
+
+    async def _mending_meanwhile(self, work: Coroutine[Any, Any, float]) -> float:
+        """Do it. A key of another type holds it up, and all other workers: such keys are looked for meanwhile."""
+        task = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=HELD_UP_S))[0]:
+                await self._mender.mend_types(sets=True)
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _round(self) -> float:
+        """Ask for the turn, and use it. Returns the seconds until it is to be asked for again."""
+        mine = await self._acquire_lock()
+        if mine:
+            await self._mender.mend_types()
+        if mine or self._clock.monotonic() < self._turn_ends_at:
+            pause_s = await self._return_delayed()
+        else:
+            pause_s = asking_pause_s(self._workers, self._random())
+        if mine:
+            await self.tick()
+        return pause_s
 
     async def _acquire_lock(self) -> bool:
         asked_at = self._clock.monotonic()
@@ -140,7 +161,7 @@ class Housekeeper:
         if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
             await self._reclaim(lease_ms)
         await self._stage()
-        await self._broker.rank_anew()
+        await self._mender.tick()
         await self._expire()
         await self._broker.tidy_tenants()
         await self._broker.measure_pace()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from streamfleet.common.broker.base import BrokerBase
+from streamfleet.common.broker.reconciling import ReconcilingBroker
 from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.connection import MissingGroup
 from streamfleet.common.protocol import BEFORE_IT_COMES
@@ -42,7 +42,7 @@ class ExpiryScan(NamedTuple):
     more: bool = False
 
 
-class HousekeepingBroker(BrokerBase):
+class HousekeepingBroker(ReconcilingBroker):
     """Take back, return, expire and delete entries; register and forget workers; measure and tidy."""
 
     @property
@@ -100,10 +100,6 @@ class HousekeepingBroker(BrokerBase):
     async def tidy_homes(self) -> None:
         """Make what waits for a worker that asks for nothing anybody's, and forget sessions that nobody uses."""
         await self.connection.script("tidy_homes", self._shared, [self._config])
-
-    async def rank_anew(self) -> None:
-        """Rank anew what was staged before Redis's clock was set back."""
-        await self.connection.script("rank_anew", self._with_clock, [self._config])
 
     async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         """End queued requests whose deadline has passed.

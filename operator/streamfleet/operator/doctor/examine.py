@@ -34,7 +34,20 @@ ARGUMENTS: Mapping[str, str] = {
     **dict.fromkeys(("cluster|slots", "cluster|shards", "cluster|nodes"), ""),
     **dict.fromkeys(("xlen", "zcard", "zpopmin", "hgetall", "hkeys", "hlen", "llen", "lpop"), KEY),
     **dict.fromkeys(
-        ("get", "getex", "mget", "del", "exists", "type", "pttl", "memory|usage", "xinfo|groups", "xinfo|stream"), KEY
+        (
+            "get",
+            "getex",
+            "mget",
+            "del",
+            "unlink",
+            "exists",
+            "type",
+            "pttl",
+            "memory|usage",
+            "xinfo|groups",
+            "xinfo|stream",
+        ),
+        KEY,
     ),
     **dict.fromkeys(("zscore", "zmscore", "zrank", "zrem", "hget", "hmget", "hexists", "hdel"), f"{KEY} f"),
     **dict.fromkeys(("hset", "hsetnx"), f"{KEY} f v"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from streamfleet.common.broker.reconciling import Damage
 from streamfleet.common.durations import in_words
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.limits import QueueLimits
@@ -12,11 +13,10 @@ from streamfleet.common.protocol import LANES
 from streamfleet.common.queue_configuration import PROTOCOL, decode, differences
 from streamfleet.common.settings import variable
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.broker.repairing import Damage
 from streamfleet.operator.doctor.check import Check, fail, ok, unknown, warn
 from streamfleet.operator.lateness import Cause, lateness
 from streamfleet.operator.mistyped import AT_ONCE, find_mistyped
-from streamfleet.operator.repair import KINDS, key_check, shared_checks
+from streamfleet.operator.repair import GROUPS, KINDS, key_check, shared_checks
 from streamfleet.operator.snapshot import Snapshot
 
 ROUNDS = 20
@@ -68,7 +68,7 @@ async def mistyped_check(broker: OperatorBroker) -> Check:
 
 async def groups_check(broker: OperatorBroker) -> Check:
     """Check that the lanes' groups exist, at the right position."""
-    wrong = await broker.check_groups(mend=False)
+    wrong = [found for found in await broker.compare(None, mend=False) if found.kind in GROUPS]
     if wrong:
         return fail("groups", _named(wrong), REPAIR)
     there = [lane for lane in LANES if await broker.has_group(lane)]

@@ -1,0 +1,105 @@
+-- The sets of what waits with a label, for those who compare and mend: which there are, how many stand in them, and if an entry
+-- stands in the right ones. `mend` and `note` are the script's.
+local o, t, self = order(), tenants(), {}
+if not o then return false end
+local LOADS, COUNTED = KEYS[SHARED], {[':t:'] = 't', [':th:'] = 'b', [':ht:'] = 'twins', [':h:'] = 'h', [':held'] = 'held'}
+
+-- What the keys of a lane's sets have behind the ready set's, by the names of tenants and homes that are known; ARGV may name more
+-- from place `first` on. Of an unknown name there may be a set of entries that an examination of the lane finds.
+local function suffixes(lane, first)
+  local known, workers = {[':held'] = true, [':firsts'] = true, [':late'] = true, [':past'] = true}, call('HKEYS', WORKERS)
+  local function add(one, two, names)
+    for _, name in ipairs(names or {}) do known[one .. name], known[two .. name] = true, true end
+  end
+  for i = 1, #workers do workers[i] = homes() and homes().number(workers[i]) or 0 end
+  add(':h:', ':ht:', workers)
+  add(':h:', ':ht:', call_if_typed('ZRANGE', LOADS, 0, -1))
+  add(':h:', ':ht:', call_if_typed('ZRANGE', o.key(lane, ':firsts'), 0, -1))
+  add(':t:', ':th:', call_if_typed('ZRANGE', KEYS[2 * LANE_COUNT + lane], 0, -1))
+  for _, field in ipairs(call_if_typed('HKEYS', KEYS[SHARED - 3]) or {}) do add(':t:', ':th:', {string.match(field, '^t|(.*)$')}) end
+  for i = first, #ARGV do known[ARGV[i]] = true end
+  return known
+end
+
+-- Deletes all sets of a lane: what stood in them waits no more.
+function self.delete(lane, first)
+  local keys = {ready_key(lane)}
+  for suffix in pairs(suffixes(lane, first)) do keys[#keys + 1] = o.key(lane, suffix) end
+  for i = 1, #keys, 400 do call('UNLINK', unpack(keys, i, math.min(i + 399, #keys))) end
+  for kind in pairs(o.counts[lane]) do o.count(lane, kind, -math.huge) end
+end
+
+-- Counts what stands in the sets of a lane, by kind as o.counts has it, and `twins`, which are as many as `b`. A set of another
+-- type is deleted.
+function self.count(lane, first)
+  local number = {t = 0, b = 0, twins = 0, h = 0, held = 0}
+  for suffix in pairs(suffixes(lane, first)) do
+    local size, kind = call_if_typed('ZCARD', o.key(lane, suffix)), COUNTED[(string.match(suffix, '^:%a+:?'))]
+    if kind then number[kind] = number[kind] + (size or 0) end
+    if not size then note('wrong_type', o.key(lane, suffix)) end
+    -- @guard compare: a set of another type goes
+    if mend and not size then call('UNLINK', o.key(lane, suffix)) end
+  end
+  return number
+end
+
+-- How many stand in the sets of a lane is known from now on, if it is mended. Returns true if it was not.
+function self.keep(lane, number)
+  local off = false
+  for kind, some in pairs(o.counts[lane]) do
+    off = off or number[kind] ~= some
+    -- @guard compare: what waits with a label is counted
+    if mend and number[kind] ~= some then o.count(lane, kind, number[kind] - some) end
+  end
+  return off
+end
+
+-- It is known that there are tenants, and homes; and who waits for a home has a ticket.
+function self.begin()
+  local homed = 0
+  for lane = 1, LANE_COUNT do homed = homed + o.counts[lane].b + o.counts[lane].h end
+  -- @guard compare: who waits for a home has a ticket
+  if call('HLEN', KEYS[SHARED - 4]) ~= homed then note('odd', 'tickets') end
+  -- @guard compare: it is known that tenants are there
+  if mend and t and call('HLEN', KEYS[SHARED - 3]) > 0 then t.begin() end
+  -- @guard compare: it is known that homes are there
+  if mend and not some_sessions and homes() and call('HLEN', KEYS[SHARED - 1]) > 0 then homes().begin() end
+end
+
+-- A deadline to come is no earlier than its tenant's in :late.
+local function in_late(lane, id, rank, kind, name, home, deadline)
+  rank = tonumber(rank)
+  if not o.shares(lane) or not deadline or rank <= now_ms() or rank == enqueued_ms(lane, id) + cfg.patience_ms then return true end
+  if kind == 'h' and tonumber(call('ZSCORE', o.key(lane, ':firsts'), home) or nil) ~= rank then return true end
+  return (tonumber(call('ZSCORE', o.key(lane, ':late'), name) or nil) or math.huge) <= rank
+end
+
+-- A tenant that waits is in turn if it may run one more; so it is, too, soon after its limit was raised.
+local function check_turn(lane, name)
+  local _, in_turn = t.turn(lane, name)
+  if in_turn or t.record(name).running >= t.record(name).most then return end
+  note('turn_gone', LANE_NAMES[lane] .. ':' .. name)
+  -- @guard reconcile: who waits is in turn
+  if mend then t.enter(lane, name) end
+end
+
+-- Returns the rank of an entry that waits, as text; true if it is found in the sets of its labels; and its home.
+function self.place(lane, id, fields)
+  local rank, kind, name, home, places = o.find(lane, id, fields)
+  if not rank or kind == 'held' then return rank, true, home end
+  local _, deadline, _, raw = skim_entry(lane, id, fields)
+  local right = in_late(lane, id, rank, kind, name, home, deadline)
+  -- @guard reconcile: what has a tenant stands in its sets
+  if name == '' then right = right and not (raw and t) else right = right and raw and (name == raw or name == 'other') end
+  -- @guard reconcile: what has a tenant and a home stands twice
+  for i = 1, #places, 2 do right = right and call('ZSCORE', places[i], places[i + 1]) end
+  -- @guard reconcile: what waits for a home waits for one that there is
+  if home then right = right and call('ZSCORE', LOADS, home) end
+  local first = kind == 'h' and call('ZRANGE', places[1], 0, 0, 'WITHSCORES')[2]
+  -- @guard reconcile: the first of a home is known
+  if first then right = right and tonumber(call('ZSCORE', o.key(lane, ':firsts'), home) or nil) == tonumber(first) end
+  if t and (name ~= '' or o.shares(lane)) then check_turn(lane, name) end
+  return rank, right and true or false, home
+end
+
+return self

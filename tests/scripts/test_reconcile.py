@@ -1,0 +1,161 @@
+"""compare.lua and reconcile.lua, call by call: what each of them finds and mends. test_repair.py has whole repairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamfleet.common.broker.reconciling import ENTRIES, Damage
+from streamfleet.common.keys import GROUP, ORIGINS, Keys
+from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.replies import ready_member
+from tests.scripts.breaking import SIZE, Break, build_labelled, delete, in_sets, label_set, overwrite
+from tests.scripts.harness import NOW, PATIENCE, Queue
+
+RUNNING_TOO = "what runs"
+COMPARED: dict[str, tuple[str, Break]] = {
+    "no place": ("differs", delete("ready:high")),
+    "two places": ("differs", in_sets(("ZADD", "ready:high", 1, "@tenant"))),
+    "half of what has two labels": ("differs", delete(label_set("ht:2"))),
+    "numbers": ("labels_off", in_sets(("HSET", "lanes", "labelled", "0 0 0 0;9 1 2 1;0 0 0 0;0 0 0 0;"))),
+    "no numbers": ("labels_off", in_sets(("HDEL", "lanes", "labelled"))),
+    "tickets": ("odd", in_sets(("HSET", "tickets", "1|1-1", "1 0  "))),
+    "interrupted": ("interrupted_off", in_sets(("HSET", "lanes", "interrupted", 7))),
+    "kept": ("interrupted_off", in_sets(("HSET", "entries", "kept_bytes", "many"))),
+    "counters": ("odd_count", in_sets(("HSET", "counts", "failed", "many"))),
+    "staged": ("miscounted", in_sets(("HINCRBY", "counts", "staged", -1), ("HINCRBY", "lanes", "ever_staged", -1))),
+    "type": ("wrong_type", overwrite(label_set("t:t1"))),
+}
+"""What a comparison finds: the kind, and how it was broken."""
+MENDED = {"numbers", "no numbers", "interrupted", "kept", "counters", "staged"}
+"""What a comparison itself sets right."""
+
+EXAMINED: dict[str, tuple[str, Break]] = {
+    "ready": ("nowhere", delete("ready:high")),
+    "of a tenant": ("nowhere", delete(label_set("t:t1"))),
+    "held": ("nowhere", delete(label_set("held"))),
+    "turns": ("turn_gone", delete("turns:high")),
+    "firsts": ("misplaced", delete(label_set("firsts"))),
+    "late": ("misplaced", delete(label_set("late"))),
+    "loads": ("misplaced", delete("loads")),
+    "of a home and a tenant": ("misplaced", delete(label_set("ht:2"))),
+    "without its label": (
+        "misplaced",
+        in_sets(("ZREM", ":t:t1", f"@tenant {SIZE}"), ("ZADD", "ready:high", 1, "@tenant")),
+    ),
+    RUNNING_TOO: ("twice", in_sets(("ZADD", "ready:high", 1, "@running"))),
+    "delayed too": ("twice", in_sets(("ZADD", "ready:high", 1, "@delayed"))),
+    "running and delayed": ("twice", in_sets(("ZADD", "delayed", 1, "#running"))),
+    "not delivered": ("odd", in_sets(("ZADD", "delayed", 1, "#undelivered"))),
+    "ticket": ("odd", in_sets(("HSET", "tickets", "#plain", "1 0  "))),
+}
+"""What an examination finds, entry by entry, and mends."""
+
+
+@pytest.mark.parametrize("name", COMPARED)
+async def test_a_comparison_finds_what_contradicts_itself(queue: Queue, name: str) -> None:
+    kind, spoil = COMPARED[name]
+    scene = await build_labelled(queue)
+    broker, before = scene.queue.broker, await queue.dump()
+    assert await broker.compare(Lane.HIGH, True, counters="all") == []
+    assert await queue.dump() == before
+    await spoil(scene)
+    found = await broker.compare(Lane.HIGH, True)
+    assert kind in {damage.kind for damage in found}
+    if name in MENDED:
+        assert await broker.compare(Lane.HIGH, False) == []
+        assert await queue.dump() == before
+    if kind == "wrong_type":
+        assert not await queue.command("EXISTS", f"{scene.ready}:t:t1")
+
+
+@pytest.mark.parametrize("name", EXAMINED)
+async def test_an_examination_finds_what_has_not_its_one_place(queue: Queue, name: str) -> None:
+    kind, spoil = EXAMINED[name]
+    scene = await build_labelled(queue)
+    broker, names = scene.queue.broker, [f"2|{each}".encode() for each in scene.entries.values()]
+    before = await queue.dump()
+    assert await broker.examine(Lane.HIGH, "", True) == ("", [])
+    assert await broker._reconcile(None, "names", True, names) == ("", [])
+    assert await queue.dump() == before
+    await spoil(scene)
+    for mend in (False, True):
+        _, found = await broker._reconcile(None, "names", mend, names)
+        assert kind in {damage.kind for damage in found}
+    # What is placed anew may get another home.
+    await broker._reconcile(None, "names", True, names)
+    assert await broker._reconcile(None, "names", True, names) == ("", [])
+    await broker.compare(Lane.HIGH, True)  # counts what waits with a label
+    await queue.dump()  # raises where sets contradict each other
+
+
+async def test_a_queue_knows_again_that_it_has_tenants_and_homes(queue: Queue) -> None:
+    scene = await build_labelled(queue)
+    await queue.command("HDEL", queue.keys.lane_states, "tenants", "sessions")
+    await scene.queue.broker.compare(None, True)
+    assert await queue.command("HMGET", queue.keys.lane_states, "tenants", "sessions") == [b"1", b"1"]
+
+
+async def test_what_nobody_holds_stays_ready(queue: Queue) -> None:
+    await queue.add("high", "1000-0")
+    await queue.pull("w1", 0)
+    before = await queue.dump()
+    await queue.command("XCLAIM", queue.keys.lane("high"), GROUP, "~", 0, "1000-0", "FORCE")
+    assert await queue.broker.examine(Lane.HIGH, "", True) == ("", [Damage("twice", "high:1000-0")])
+    assert await queue.dump() == before
+
+
+async def test_the_sets_of_a_lane_are_made_anew_in_parts_beside_pulls(queue: Queue) -> None:
+    big = queue.with_limits(lane_limit=10_000)
+    number = 2 * ENTRIES + 10
+    for each in range(number):
+        await big.add("high", f"1000-{each}", tenant=f"t{each % 3}")
+    while (await big.pull("w1", 0)).staged:
+        pass
+    before = {name: value for name, value in (await queue.dump()).items() if name.startswith("ready:")}
+    await queue.command("ZADD", f"{queue.keys.ready('high')}:t:t0", 1, ready_member("1-1") + f" {SIZE}")
+    await queue.broker.begin(Lane.HIGH)
+    assert await queue.command("KEYS", f"{queue.keys.ready('high')}*") == []
+    assert (await queue.broker.go_on(Lane.HIGH))[0] == f"1000-{ENTRIES - 1}"
+    assert await queue.broker.compare(Lane.HIGH, True) == [Damage("mending", "high")]
+    (claim,) = (await big.pull("w1", 1)).claims
+    await big.broker.release("w1", [claim.lease])
+    assert [(await queue.broker.go_on(Lane.HIGH))[0] for _ in range(3)] == [f"1000-{2 * ENTRIES - 1}", "", ""]
+    assert {name: value for name, value in (await queue.dump()).items() if name.startswith("ready:")} == before
+    assert await queue.broker.compare(Lane.HIGH, False) == []
+
+
+async def test_times_of_staging_are_used_again_once_the_lanes_are_lost(queue: Queue) -> None:
+    """Redis's clock had been set back when the entry came."""
+    await queue.add("high", f"{2 * NOW}-0")
+    await queue.pull("w1", 0)
+    before = await queue.dump()
+    later = queue.at(NOW + 5_000)
+    await queue.command("DEL", queue.keys.lane_states)
+    await later.broker.sweep("entries", "", True)
+    await later.broker.examine(Lane.HIGH, "", True)
+    assert await queue.command("HGET", queue.keys.lane_states, "ahead:high") == f"{2 * NOW}-0".encode()
+    assert await queue.dump() == before
+
+
+async def test_what_was_staged_before_the_clock_was_set_back_is_ranked_anew_at_once(queue: Queue) -> None:
+    await queue.add("high", f"{NOW}-0")
+    await queue.pull("w1", 0)
+    before = queue.at(NOW - 5_000).broker
+    assert await before.compare(None, True) == []
+    assert await before.compare(None, True) == [Damage("mending", "high")]
+    assert (await before.go_on(Lane.HIGH))[0] == ""
+    assert await queue.command("ZRANGE", queue.keys.ready("high"), 0, 0, "WITHSCORES") == [
+        ready_member(f"{NOW}-0").encode(),
+        str(NOW - 5_000 + PATIENCE).encode(),
+    ]
+    assert await before.compare(None, True) == []
+
+
+def test_every_key_says_what_it_is_made_of() -> None:
+    keys = Keys("q")
+    named = {name for name, value in vars(Keys).items() if isinstance(value, property) or callable(value)}
+    named -= {"shared", "lanes", "of_shares", "typed"} | {name for name in named if name.startswith("_")}
+    assert named == set(ORIGINS)
+    assert {*keys.shared()} <= keys.typed().keys()
+    assert {*map(keys.ready, LANES), keys.served} <= keys.typed(derived=True).keys()
+    assert not {*keys.lanes, keys.tries, keys.entries, keys.tenants, keys.meta} & keys.typed(derived=True).keys()

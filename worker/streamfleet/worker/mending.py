@@ -1,0 +1,103 @@
+"""The housekeeping's part that makes keys anew which follow from others, if they were deleted, overwritten or restored.
+
+Each tick the sums are compared. Where they differ, and where an examination of some more entries finds a difference,
+the lane's sets are deleted and made anew out of its entries, in bounded calls. How far that has come is in Redis, so
+that whoever has the next turn goes on.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import structlog
+
+from streamfleet.common.broker.reconciling import PARTS, Damage
+from streamfleet.common.broker.worker import WorkerBroker
+from streamfleet.common.clock import Clock
+from streamfleet.common.protocol import LANES, Lane
+
+log = structlog.get_logger(__name__)
+BUSY_S = 0.4
+"""Longest time of one tick in which lanes are made anew."""
+LOOKS = 3
+"""Calls of one tick that examine entries while all seems to fit."""
+DAMAGED = ("nowhere", "misplaced", "twice")
+"""Findings of an entry that tell of more in its lane; others are mended with it."""
+AGAIN_S = 5.0
+"""Shortest time between two beginnings in one lane: a difference that stays must not keep the server busy."""
+
+
+class Mender:
+    """Compares and mends.
+
+    Args:
+        broker: the queue.
+        clock: source of time.
+    """
+
+    def __init__(self, broker: WorkerBroker, clock: Clock) -> None:
+        self._broker, self._clock = broker, clock
+        self._counted, self._lanes, self._parts = cycle(LANES), cycle(LANES), cycle(PARTS)
+        self._lane, self._part = next(self._lanes), next(self._parts)
+        self._after = self._cursor = ""
+        self._not_before = dict.fromkeys(LANES, 0.0)
+
+    async def mend_types(self, *, sets: bool = False) -> None:
+        """Delete keys of another type that can be made anew: no script works with them. `sets`: those of labels too."""
+        found = await self._broker.mend_types()
+        for lane in LANES if sets else ():
+            found += [each for each in await self._broker.compare(lane, True) if each.kind == "wrong_type"]
+        for damage in found:
+            log.warning("key_of_another_type_deleted", key=damage.name)
+
+    async def tick(self) -> None:
+        """Compare; then make lanes anew, or if all fits examine some more of a lane."""
+        ends = self._clock.monotonic() + BUSY_S
+        counted = next(self._counted)
+        found = await self._broker.compare(counted, True, counters="streams" if counted == LANES[0] else "")
+        mending = [lane for lane in LANES if Damage("mending", lane) in found]
+        for lane in LANES:
+            # Where its labels are counted too, it may not differ.
+            if Damage("differs", lane) in found and (
+                lane == counted or Damage("differs", lane) in await self._broker.compare(lane, True)
+            ):
+                mending += [lane] * await self._begin(lane, "differs")
+        odd = [part for part in PARTS if Damage("odd", part) in found]
+        for part in odd:
+            await self._sweep_all(part, ends)
+        while mending and self._clock.monotonic() < ends:
+            if not (await self._broker.go_on(mending[0]))[0]:
+                log.info("lane_made_anew", lane=mending.pop(0))
+        if not mending:
+            await self._look()
+
+    async def _begin(self, lane: Lane, reason: str) -> bool:
+        now = self._clock.monotonic()
+        if now < self._not_before[lane]:
+            return False
+        self._not_before[lane] = now + AGAIN_S
+        log.warning("lane_is_made_anew", lane=lane, reason=reason)
+        await self._broker.begin(lane)
+        return True
+
+    async def _look(self) -> None:
+        """Examine some more entries, and sweep some more of what is known of entries."""
+        for _ in range(LOOKS):
+            self._after, found = await self._broker.examine(self._lane, self._after, True)
+            damaged = [damage.kind for damage in found if damage.kind in DAMAGED]
+            if damaged:
+                await self._begin(self._lane, damaged[0])
+            if damaged or not self._after:
+                self._lane, self._after = next(self._lanes), ""
+                break
+        self._cursor, found = await self._broker.sweep(self._part, self._cursor, True)
+        if found:
+            log.warning("leftovers_removed", of=self._part, number=len(found))
+        if not self._cursor:
+            self._part = next(self._parts)
+
+    async def _sweep_all(self, part: str, ends: float) -> None:
+        cursor, first = "", True
+        while (first or cursor) and self._clock.monotonic() < ends:
+            cursor, _ = await self._broker.sweep(part, cursor, True)
+            first = False
