@@ -12,7 +12,6 @@ from typing import Any
 from streamfleet.common import scripts
 from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
-from streamfleet.operator.repair import Inspection
 from streamfleet.worker.failpoints import Point
 from tests.broker import Broker
 from tests.fault.fleet import Member
@@ -148,16 +147,9 @@ class Striker:
         return True
 
     async def _delete(self, fault: Fault) -> bool:
-        """Delete one key of a queue by hand, then mend the queue while its workers go on."""
+        """Delete one key of a queue by hand; its workers go on, and make it anew."""
         broker = self._harness.brokers[fault.slot % len(self._harness.brokers)]
-        async with self._locks[fault.kind]:
-            found = bool(await self._harness.redis.ask("DEL", broker.keys.base + fault.what))
-            while True:
-                try:
-                    await Inspection(broker, mend=True).run()
-                    return found
-                except (BrokerUnavailable, BrokerOutOfMemory):
-                    await asyncio.sleep(AGAIN_S)
+        return bool(await self._harness.redis.ask("DEL", broker.keys.base + fault.what))
 
     async def _limit(self, fault: Fault) -> bool:
         """Limit how many requests of a tenant run at once, and lower its weight, for a while."""

@@ -23,7 +23,7 @@ KEYS = (
     *("delayed", "tickets", "served", "sessions", "loads", "watch", "workers"),
     *("lanes", "entries", "clock", "pace", "listeners", "dead_parts"),
 )
-"""Keys to delete by hand; workers or `streamfleet audit --repair` build them anew."""
+"""Keys to delete by hand; the workers make them anew."""
 HOLES = ("", "cut", "forget")
 ON_THE_LOOP = (Point.AFTER_PULL, Point.BEFORE_ENGINE, Point.RESULT_COMPUTED, Point.BEFORE_COMPLETE)
 MALFORMED: tuple[dict[str, str], ...] = (

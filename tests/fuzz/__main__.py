@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.fuzz.fleet import Findings, FuzzedFleet
-from tests.fuzz.histories import break_scripts, play_labelled, play_plain
+from tests.fuzz.histories import break_scripts, play_damaged, play_labelled, play_plain
 from tests.scripts.mutants.by_history import guards
 from tests.servers import newest
 
@@ -59,10 +59,11 @@ COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), 
 
 
 def _play(url: str, seed: int, steps: int) -> list[str]:
-    """Histories of both kinds, and those that must notice a missing guard."""
+    """Histories of all kinds, and those that must notice a missing guard."""
     problems = []
     with Progress(*COLUMNS) as progress:
-        for name, play in (("plain histories", play_plain), ("labelled histories", play_labelled)):
+        played = {"plain histories": play_plain, "labelled histories": play_labelled, "damaged queues": play_damaged}
+        for name, play in played.items():
             task = progress.add_task(name, total=steps)
             problems += play(url, seed, steps, partial(_tell, progress, task))
         if steps:

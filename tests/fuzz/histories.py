@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 
-from tests.scripts import test_histories, test_labelled_histories
+from tests.scripts import test_damage, test_histories, test_labelled_histories
 from tests.scripts.histories.labelled_fleet import make
 from tests.scripts.histories.steps import make_history
 from tests.scripts.mutants.by_history import SEEDS, guards
@@ -15,6 +15,8 @@ from tests.scripts.mutants.mutant import Mutant, taken_out
 from tests.scripts.test_histories import tell_shortest
 
 Told = Callable[[int], None]
+DAMAGE = 100
+"""Steps of other histories that stand for one queue that is damaged."""
 
 
 def play_plain(url: str, first: int, steps: int, told: Told) -> list[str]:
@@ -36,6 +38,11 @@ def play_labelled(url: str, first: int, steps: int, told: Told) -> list[str]:
         return tell_shortest(seed, steps_of, lambda some: test_labelled_histories.play(url, seed, some))
 
     return _play(play, first, steps, length, told)
+
+
+def play_damaged(url: str, first: int, steps: int, told: Told) -> list[str]:
+    """Damaged keys under load: one seed for so many steps."""
+    return _play(lambda seed: test_damage.play(url, seed), first, steps, DAMAGE, told)
 
 
 def _play(

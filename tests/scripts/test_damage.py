@@ -1,0 +1,32 @@
+"""Damaged keys of a queue under load: ten seconds later all is in order, and no request is lost or ends twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamfleet.common.keys import Keys
+from tests.scripts import damage
+from tests.scripts.conftest import open_queue
+from tests.scripts.damage import Damaged
+
+
+async def play(url: str, seed: int) -> None:
+    """The damage of a seed, on an emptied server."""
+    async with open_queue(url) as queue:
+        await damage.play(queue, seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_is_damaged_is_made_anew(redis_url: str, seed: int) -> None:
+    await play(redis_url, seed)
+
+
+@pytest.mark.parametrize("name", sorted(set(Keys("q").typed(derived=True)) - {Keys("q").maintain}))
+async def test_each_key_alone_is_made_anew_once_it_is_deleted(redis_url: str, name: str) -> None:
+    async with open_queue(redis_url) as queue:
+        await Damaged(queue, 1).play((name, "deleted"))
+
+
+async def test_a_long_lane_is_made_anew(redis_url: str) -> None:
+    async with open_queue(redis_url) as queue:
+        print(await damage.made_anew(queue.with_limits(now_ms=None, lane_limit=10**6, patience_ms=10**7), 20_000))
