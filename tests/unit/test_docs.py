@@ -25,7 +25,6 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import ENDPOINTS, MAX_META_BYTES, MAX_NAME_CHARS
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, variable
-from streamfleet.gateway import broker as gateway_broker
 from streamfleet.operator.commands.common import FAILED, INTERRUPTED, USAGE
 from streamfleet.worker.lease import EXIT_LOOP_HUNG
 from streamfleet.worker.worker import EXIT_BROKEN, EXIT_DRAINED, EXIT_ENGINE_FAILED
@@ -92,7 +91,18 @@ def test_the_state_diagram_names_scripts_that_exist_and_its_table_is_the_same(re
     drawn = arrows(repository / "docs/pictures/states.svg")
     assert table == drawn
     assert {verb for _, _, verb in drawn} <= set(scripts.VERBS)
-    assert set(re.findall(r"\| `(\w+)` \|", text)) == {*scripts.VERBS, *gateway_broker.VERBS}
+    assert set(re.findall(r"\| `(\w+)` \|", text)) == {*scripts.VERBS}
+
+
+def test_the_pages_for_developers_have_all_keys_and_name_files_that_exist(repository: Path) -> None:
+    pages = [(repository / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("architecture", "states")]
+    keys = Keys("q")
+    made = {key.removeprefix(keys.base).partition(":")[0] for key in every_key(keys)}
+    rows = re.findall(r"^\| (`[a-z].*?) \|", pages[0].partition("## Keys")[2].partition("\n## ")[0], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([a-z_]+)", row)} == made
+    files = [path.as_posix() for folder in ("*/streamfleet", "tests") for path in repository.glob(f"{folder}/**/*.*")]
+    named = {name for page in pages for name in re.findall(r"`([\w/]+\.(?:lua|py|toml))`", page)}
+    assert not [name for name in named if not any(path.endswith(f"/{name}") for path in files)]
 
 
 # -- names -------------------------------------------------------------------------------------------------
@@ -119,17 +129,18 @@ def test_every_variable_named_exists(repository: Path, pages: dict[Path, str], s
 
 
 def test_keys_named_are_the_keys_there_are(repository: Path, pages: dict[Path, str]) -> None:
-    keys = Keys("q")
-    members = [
-        getattr(keys, name)
-        for name in dir(Keys)
-        if not name.startswith("_") and name not in ("base", "shared", "typed")
-    ]
-    values = [member("x") if callable(member) else member for member in members]
-    made = {name for value in values if isinstance(value, str) for name in key_names(value)}
+    made = {name for value in every_key(Keys("q")) for name in key_names(value)}
     table = re.findall(r"^\| (`\{q\}:.*?) \|", pages[repository / "docs/protocol.md"], re.MULTILINE)
     assert {name for row in table for name in key_names(row)} == made
     assert {name for text in pages.values() for name in key_names(text)} <= made
+
+
+def every_key(keys: Keys) -> list[str]:
+    """All keys of a queue, one of each kind."""
+    others = ("base", "shared", "typed")
+    members = [getattr(keys, name) for name in dir(Keys) if not name.startswith("_") and name not in others]
+    values = [member("x") if callable(member) else member for member in members]
+    return [value for value in values if isinstance(value, str) and value.startswith(keys.base)]
 
 
 def key_names(text: str) -> list[str]:
