@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import structlog.testing
+
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.protocol import LANES
 from streamfleet.operator.broker import OperatorBroker
+from streamfleet.worker.housekeeping import SERVICES
+from streamfleet.worker.services.turn import Service, take_turn
 
 
 class Broker(ProducerBroker, WorkerBroker, OperatorBroker):
@@ -16,15 +20,13 @@ class Broker(ProducerBroker, WorkerBroker, OperatorBroker):
         """Do what the housekeeping does before it reclaims. Returns what `return_delayed` does."""
         returned = await self.return_delayed(most_delay_ms=most_delay_ms)
         await self.tend_watchers()
-        await self.tidy_homes()
         return returned
 
     async def after_staging(self, seen: ExpiryScan | None = None, limit: int = 1000) -> tuple[int, ExpiryScan]:
         """Do what the housekeeping does once it has staged. Returns what `expire` does."""
         await self.reconcile()
         expired = await self.expire(seen, limit)
-        await self.tidy_tenants()
-        await self.measure_pace()
+        await self.serve()
         return expired
 
     async def reconcile(self, *, whole: bool = False) -> None:
@@ -36,3 +38,9 @@ class Broker(ProducerBroker, WorkerBroker, OperatorBroker):
             after = ""
             while whole and (after := (await self.examine(lane, after, True))[0]):
                 pass
+
+    async def serve(self, *services: Service) -> None:
+        """A turn of some services of the housekeeping, all if none is named; their errors are raised."""
+        with structlog.testing.capture_logs() as logs:
+            await take_turn(self, services or SERVICES)
+        assert not logs, logs

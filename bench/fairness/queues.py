@@ -12,8 +12,10 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane, Status
+from streamfleet.worker.housekeeping import SERVICES
 from streamfleet.worker.outcome import expired
 from streamfleet.worker.service_times import Judge, ServiceTimes
+from streamfleet.worker.services.turn import take_turn
 from tests.broker import Broker
 
 
@@ -84,8 +86,7 @@ class RealQueue:
             pass
         self.ready = pulled.ready
         await broker.expire()
-        await broker.tidy_tenants()
-        await broker.measure_pace()
+        await take_turn(broker, SERVICES)
 
     async def expected(self, ask: Ask, now: float) -> Expected:
         """Place and time of a request that was added."""

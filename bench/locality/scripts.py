@@ -21,7 +21,9 @@ from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.limits import QueueLimits, Switch
 from streamfleet.common.protocol import Status
 from streamfleet.common.replies import made_watcher
+from streamfleet.worker.housekeeping import SERVICES
 from streamfleet.worker.pull import HANDED_MS
+from streamfleet.worker.services.turn import take_turn
 from tests.broker import Broker
 
 LANE, SYSTEM_BYTES = "normal", 1_100
@@ -158,10 +160,8 @@ class Scripts:
     async def timer(self, about: Any) -> None:
         if about is None:
             await self._broker.tend_watchers()
-            await self._broker.tidy_homes()
             await self._broker.expire()
-            await self._broker.tidy_tenants()
-            await self._broker.measure_pace()
+            await take_turn(self._broker, SERVICES)
             await self._broker.pull("w0", 0)
             self.fleet.at(self.fleet.now_s + 1.0, "timer", None)
         elif self._roles.get(about[0]) is Role.WATCHER and about[0].alive:

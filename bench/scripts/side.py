@@ -41,8 +41,6 @@ WITHOUT_REQUESTS: dict[str, tuple[Any, ...]] = {
     "reclaim": (600_000, 5),
 }
 """Verbs that are told of no request, and their arguments."""
-SPLIT = ("return_delayed", "tend_watchers", "tidy_homes", "reconcile", "expire", "tidy_tenants", "measure_pace")
-"""The verbs that `promote` and `expire` of earlier commits were split into."""
 
 
 class Side:
@@ -122,7 +120,8 @@ class Side:
 
     async def keep_house(self) -> None:
         """A second of the housekeeping, without reclaiming and staging."""
-        for verb in ("promote", "expire") if hasattr(self._broker, "promote") else SPLIT:
+        of_earlier = hasattr(self._broker, "promote")
+        for verb in ("promote", "expire") if of_earlier else ("before_reclaiming", "after_staging"):
             await getattr(self._broker, verb)()
 
     async def _pull(self, number: int, worker: int | None = None) -> None:

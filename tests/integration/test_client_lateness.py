@@ -36,9 +36,8 @@ async def fleet(redis_url: str) -> AsyncIterator[Client]:
 
 
 async def set_pace(broker: Broker, **changes: Any) -> None:
-    senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
-    pace = {"at": await broker.now_ms(), "took": 10_000, "left": 100, "span": 10_000, "came": [0] * 4, "run": RUN_MS}
-    pace |= {"turns": {}, "senders": senders, "gone": 0, "read": [0] * 4, "last": ["0-0"] * 4, "waits": [False] * 4}
+    lanes = [{"came": 0, "gone": 0, "who": {}, "spans": {}} for _ in LANES]
+    pace = {"at": await broker.now_ms(), "took": 10_000, "left": 100, "span": 10_000, "run": RUN_MS, "lanes": lanes}
     await broker.connection.command("SET", broker.keys.pace, json.dumps(pace | changes))
 
 

@@ -39,9 +39,8 @@ class Waiting:
     async def set_pace(self, left: int = 100) -> None:
         """Say how many requests were taken in the last ten seconds."""
         at = await self.broker.now_ms()
-        senders = {lane: {"gone": 0, "who": {}, "spans": {}} for lane in LANES}
-        pace = {"at": at, "took": 10_000, "left": left, "span": 10_000, "came": [0] * 4, "run": 10}
-        pace |= {"turns": {}, "senders": senders, "gone": 0, "read": [0] * 4, "last": ["0-0"] * 4, "waits": [False] * 4}
+        lanes = [{"came": 0, "gone": 0, "who": {}, "spans": {}} for _ in LANES]
+        pace = {"at": at, "took": 10_000, "left": left, "span": 10_000, "run": 10, "lanes": lanes}
         await self.broker.connection.command("SET", self.broker.keys.pace, json.dumps(pace))
 
 

@@ -22,7 +22,9 @@ from streamfleet.common.broker.types import Completion, Home, Lease, Retry, Tena
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.operator.repair import Inspection
+from streamfleet.worker.housekeeping import SERVICES
 from streamfleet.worker.mending import Mender
+from streamfleet.worker.services.turn import take_turn
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import BODY, ERROR, Queue
 from tests.scripts.histories.model import places_of
@@ -170,13 +172,11 @@ class Damaged:
             yield broker.heartbeat(worker, {"seen_ms": self.clock.now})
         yield broker.return_delayed(most_delay_ms=60_000)
         yield broker.tend_watchers()
-        yield broker.tidy_homes()
         yield broker.reclaim(3_600_000, 10**6)
         yield broker.stage("w1", 1_000)
         yield self.mender.tick()
         yield broker.expire()
-        yield broker.tidy_tenants()
-        yield broker.measure_pace()
+        yield take_turn(broker, SERVICES)
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 

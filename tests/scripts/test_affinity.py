@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamfleet.common.broker.types import Home, Pulled, Role, TenantRule
+from streamfleet.worker.services.homes import keep_homes
+from streamfleet.worker.services.turn import take_turn
 from tests.scripts.harness import NOW, Queue, ids
 
 D = 1_000
@@ -103,10 +105,34 @@ async def test_a_clock_that_is_set_back_holds_nothing_up(queue: Queue) -> None:
     assert await take(queue.at(NOW - 500_000), "w2") == [f"{NOW}-1", f"{NOW + 5}-1"]
 
 
-async def test_a_worker_from_before_the_clock_was_set_back_is_no_home(queue: Queue) -> None:
+async def test_times_of_homes_and_sessions_are_not_ahead_of_a_clock_that_was_set_back(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
-    await queue.at(NOW - 500_000).broker.tidy_homes()
-    assert "loads" not in await queue.dump()
+    await queue.add("high", f"{NOW}-1", session="first", program="its")
+    await take(queue, "w1")
+    await queue.broker.serve(keep_homes)
+    back = NOW - 500_000
+    await queue.at(back).broker.serve(keep_homes)
+    sessions = (await queue.dump())["sessions"]
+    times = [int(words.split(" ")[0]) for name, words in sessions.items() if name[0] in "spfw"]
+    assert len(times) >= 3
+    assert max(times) == back
+    await queue.at(back + 60_000).broker.serve(keep_homes)
+    assert "loads" not in await queue.dump(), "nobody has asked since"
+
+
+async def test_what_has_come_since_the_look_stays(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", session="first")
+    await pull(queue, "w2", 0)
+    sessions = (await queue.dump())["sessions"]
+    homes = {name[2:].encode(): words.encode() for name, words in sessions.items() if name[0] == "w"}
+    for worker in ("w1", "w2"):
+        await pull(queue.at(NOW + 1), worker, 0)
+    await queue.broker.lose_homes(homes, None)
+    assert len((await queue.dump())["loads"]) == 2
+    assert [*await take(queue, "w1", 1), *await take(queue, "w2", 1)] == [f"{NOW}-1"]
+    await queue.broker.lose_homes({}, len(sessions) - 1)
+    assert (await queue.dump())["sessions"].keys() == sessions.keys()
 
 
 async def test_a_tenant_that_waits_for_another_holds_up_no_other(queue: Queue) -> None:
@@ -182,7 +208,7 @@ async def test_who_asks_for_nothing_loses_what_waits(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-4")
     later = queue.at(NOW + D + 1)
     await pull(later, "w2", 0)
-    await later.broker.tidy_homes()
+    await later.broker.serve(keep_homes)
     assert await take(later, "w2", 4) == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3", f"{NOW}-4"]
     await later.add("high", f"{NOW + D}-1", session="first")
     assert await take(later, "w1") == []  # it comes back, and its session has gone
@@ -207,7 +233,7 @@ async def _waits_of_a_slow_home(queue: Queue, asks_every: int, more: int) -> dic
     for ms in range(1, 4_001, 100):
         now = queue.at(NOW + ms)
         if ms % 1_000 == 901:  # the housekeeping, once a second, at the worst moment
-            await now.broker.tidy_homes()
+            await now.broker.serve(keep_homes)
         asking = ["w2"] + ["w1"] * (asks_every > 0 and ms % asks_every == 1 and ms > 1)
         for worker in asking:
             taken = await take(now, worker, 1)
@@ -323,7 +349,7 @@ async def test_nothing_is_left_of_sessions_that_nobody_uses(queue: Queue) -> Non
     await meet(queue, "w1", "w2")
     later = queue.at(NOW + 3_600_001)
     for _ in range(5):
-        await later.broker.tidy_homes()
+        await later.broker.serve(keep_homes)
     dump = await later.dump()
     assert {"tickets", "sessions", "loads"}.isdisjoint(dump)
     await later.add("high", f"{NOW}-1")
@@ -337,7 +363,7 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
         await queue.command("SET", key, "mine")
         await queue.add("high", f"{NOW}-{number}", session="first")
         assert await take(queue, "w1") == [f"{NOW}-{number}"]
-        await queue.broker.tidy_homes()
+        await take_turn(queue.broker, [keep_homes])
         assert await queue.command("GET", key) == b"mine"
         await queue.command("DEL", key)
 
@@ -347,7 +373,7 @@ async def test_what_hands_add_to_the_homes_is_taken_out(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-1", session="first")
     await take(queue, "w1")
     await queue.command("ZADD", queue.keys.loads, 0, "x")
-    await queue.broker.tidy_homes()
+    await queue.broker.serve(keep_homes)
     assert await queue.command("ZSCORE", queue.keys.loads, "x") is None
     await queue.add("high", f"{NOW}-2", session="first")
     assert await take(queue, "w1") == [f"{NOW}-2"]
@@ -467,6 +493,7 @@ async def test_the_number_of_sessions_is_bounded(queue: Queue) -> None:
     for number in range(20):
         await queue.add("high", f"{NOW}-{number}", session=f"new-{number}")
     assert len(await take(queue, "w1", 20)) + len(await take(queue, "w2", 20)) == 20
+    await queue.broker.serve(keep_homes)
     assert await queue.command("HLEN", queue.keys.sessions) <= before
 
 
@@ -481,10 +508,10 @@ async def test_what_waited_for_many_lost_homes_is_freed_in_bounded_calls(queue: 
         members = [f"F10000{home}-{'ABC'[len(str(number)) - 1]}{number}" for number in range(waiting)]
         scored = [word for number, member in enumerate(members) for word in (NOW + number, member)]
         await queue.command("ZADD", f"{keys.ready('normal')}:h:{home}", *scored)
-    await queue.broker.tidy_homes()
+    await queue.broker.serve(keep_homes)
     assert await queue.command("ZCARD", keys.ready("normal")) == 800
-    await queue.broker.tidy_homes()
-    await queue.broker.tidy_homes()
+    await queue.broker.serve(keep_homes)
+    await queue.broker.serve(keep_homes)
     assert await queue.command("ZCARD", keys.ready("normal")) == homes * waiting
     assert not await queue.command("EXISTS", keys.loads)
     assert not await queue.command("HEXISTS", keys.lane_states, "labelled")

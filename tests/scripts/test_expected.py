@@ -10,6 +10,7 @@ import pytest
 from streamfleet.common.broker.types import Expected
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.snapshot import read_queue
+from streamfleet.worker.services.pace import measure_pace
 from tests.scripts.harness import NOW, Queue, ids
 
 FAR = NOW + 10**7
@@ -35,7 +36,7 @@ class Fleet:
 
     async def keep_house(self) -> None:
         await self.here.pull("w1", 0, stage_entries=10_000)
-        await self.here.broker.measure_pace()
+        await self.here.broker.serve(measure_pace)
 
     async def work(self, seconds: int, rate: int, coming: dict[str, int] | None = None) -> None:
         await self.keep_house()
@@ -77,7 +78,7 @@ async def test_operators_read_the_pace_that_times_follow_from(queue: Queue) -> N
     await fleet.work(10, 5)
     pace_per_s = (await read_queue(fleet.here.broker))[1].pace_per_s
     expected = await fleet.expected(deadline=FAR + 10**6)
-    assert expected.wait_ms == ((expected.place or 0) + 1) * 1_000 / (pace_per_s or 0)
+    assert expected.wait_ms == pytest.approx(((expected.place or 0) + 1) * 1_000 / (pace_per_s or 0))
 
 
 async def test_a_waiting_request_has_a_place_and_a_time(queue: Queue) -> None:
@@ -186,12 +187,22 @@ async def test_a_pace_without_all_its_parts_is_unknown(queue: Queue) -> None:
     await fleet.add("high", 100)
     await fleet.work(3, 5)
     pace = json.loads(await fleet.queue.command("GET", fleet.queue.keys.pace))
-    without_lane = [{**pace, name: []} for name in ("read", "last", "came", "senders")]
-    without_field = [{name: pace[name] for name in pace if name != left_out} for left_out in pace if left_out != "busy"]
-    for broken in [*without_field, *without_lane]:
+
+    async def unknown(broken: dict[str, Any]) -> bool:
         await fleet.queue.command("SET", fleet.queue.keys.pace, json.dumps(broken))
-        assert (await fleet.expected()).wait_ms is None, broken
+        wait_ms = (await fleet.expected()).wait_ms
         await fleet.keep_house()
+        return wait_ms is None
+
+    lane = pace["lanes"][1]
+    for name in ("at", "took", "left", "span", "run", "lanes"):
+        assert await unknown({key: pace[key] for key in pace if key != name}), name
+    for name in ("came", "gone", "who", "spans"):
+        one = {key: lane[key] for key in lane if key != name}
+        assert await unknown(pace | {"lanes": [pace["lanes"][0], one, *pace["lanes"][2:]]}), name
+    assert await unknown(pace | {"lanes": pace["lanes"][:3]})
+    for name in ("busy", "gone"):  # who tells times needs none of these
+        assert not await unknown({key: pace[key] for key in pace if key != name}), name
 
 
 async def test_what_will_likely_be_late_is_refused_where_it_asks_for_that(queue: Queue) -> None:

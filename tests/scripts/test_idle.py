@@ -9,6 +9,7 @@ import pytest
 
 from streamfleet.common.broker.types import Hint, Home, Lease, Role, Rooms, TenantRule
 from streamfleet.common.protocol import LANES, Lane
+from streamfleet.worker.services.tenants import keep_tenants
 from tests.scripts.harness import NOW, Queue
 
 CALLS = 20
@@ -175,7 +176,7 @@ async def limited(
     for lane in lanes:
         for number in range(3):
             await fleet.add(lane, id=f"{lane} {number}", tenant=tenants[number % len(tenants)], **more)
-    await fleet.queue.broker.tidy_tenants()  # the housekeeping sees the limit
+    await fleet.queue.broker.serve(keep_tenants)  # the housekeeping sees the limit
     return leases[0]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from streamfleet.common.broker.types import Claim, Home
 from streamfleet.common.protocol import Lane
+from streamfleet.worker.services.homes import keep_homes
 from tests.scripts.harness import NOW, PATIENCE, Queue, ids
 
 OLD, YOUNG = {"program": "old"}, {"program": "young"}
@@ -139,9 +140,9 @@ async def test_a_turn_that_comes_back_keeps_its_place(queue: Queue) -> None:
 async def test_what_nobody_uses_is_forgotten_and_then_nothing_is_asked(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
-    await queue.at(NOW + 3_500_000).broker.tidy_homes()
+    await queue.at(NOW + 3_500_000).broker.serve(keep_homes)
     assert [name for name in (await queue.dump())["sessions"] if name[0] == "f"]
-    await queue.at(NOW + 3_600_001).broker.tidy_homes()
+    await queue.at(NOW + 3_600_001).broker.serve(keep_homes)
     assert {"sessions", "lanes"}.isdisjoint(await queue.dump())
 
 
@@ -153,6 +154,7 @@ async def test_the_number_of_programs_is_bounded(queue: Queue) -> None:
     for number in range(20):
         await queue.add("high", f"{NOW}-{number}", program=f"new-{number}")
     assert len(await taken(queue, 20)) == 20
+    await queue.broker.serve(keep_homes)
     assert await queue.command("HLEN", queue.keys.sessions) <= 100_000
 
 

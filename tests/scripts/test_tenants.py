@@ -12,6 +12,8 @@ import pytest
 from streamfleet.common.broker.types import Completion, Lease, Retry, RetryCode, TenantRule
 from streamfleet.common.protocol import Status
 from streamfleet.operator.tenants import read_tenants
+from streamfleet.worker.services.tenants import keep_tenants
+from streamfleet.worker.services.turn import take_turn
 from tests.scripts.harness import ERROR, NOW, Queue, ids
 from tests.scripts.keyspace import Dump
 
@@ -323,7 +325,7 @@ async def test_a_renewal_leaves_the_charge_of_a_deleted_entry_to_the_upkeep(queu
     assert charge(await queue.dump()) == [9, 100, 0]
     if b"redis_version:6." in await queue.command("INFO", "server"):
         await queue.broker.release("w1", [lease])  # the renewal went on as if it were there
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
     assert "c|2|1000-0" not in (await queue.dump())["served"]
     assert record(await queue.dump(), "a").keys() <= {"lost"}
 
@@ -427,7 +429,7 @@ async def test_the_housekeeping_ends_charges_of_runs_that_are_over(queue: Queue)
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.command("XACK", queue.keys.lane("high"), "workers", lease.stream_id)
     await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
     dump = await queue.dump()
     assert record(dump, "a") == {"lost": 109}
     assert not [field for field in dump["served"] if field.startswith("c|")]
@@ -437,16 +439,35 @@ async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await end(queue, lease, 4, 10)
     await queue.command("ZADD", queue.keys.turns("high"), -5001, "charged-more")
-    await queue.broker.tidy_tenants()
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
+    await queue.broker.serve(keep_tenants)
     assert not await turns(queue)
     assert "l|a" in (await queue.dump())["served"], "lengths are kept for a time"
     later = queue.at(NOW + HOUR_MS + 1)
     for _ in range(4):
-        await later.broker.tidy_tenants()
+        await later.broker.serve(keep_tenants)
     dump = await queue.dump()
     assert "served" not in dump
     assert not await queue.command("HEXISTS", queue.keys.lane_states, "tenants")
+
+
+async def test_a_lane_in_which_nobody_has_a_turn_begins_anew(queue: Queue) -> None:
+    await flood(queue, "a", 3)
+    await flood(queue, "b", 3, first=2000)
+    for lease in [claim.lease for claim in (await queue.pull(wanted=6)).claims]:
+        await end(queue, lease, 4, 10)
+    assert {"level|2", "new|2"} <= (await queue.dump())["served"].keys()
+    await queue.broker.serve(keep_tenants)
+    assert (await queue.dump())["served"].keys().isdisjoint({"level|2", "new|2"})
+
+
+async def test_times_of_tenants_are_not_ahead_of_a_clock_that_was_set_back(queue: Queue) -> None:
+    lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
+    await queue.broker.serve(keep_tenants)
+    back = queue.at(NOW - 500_000)
+    await back.broker.serve(keep_tenants)
+    assert (await queue.dump())["served"]["t|a"].split()[6:8] == [str(NOW - 500_000), "0"]
+    await end(back, lease, 4, 10)
 
 
 async def test_a_tenant_is_kept_while_a_charge_of_its_requests_is(queue: Queue) -> None:
@@ -459,7 +480,7 @@ async def test_a_tenant_is_kept_while_a_charge_of_its_requests_is(queue: Queue) 
     await queue.broker.release("w1", [nobodys], generated={nobodys: 7})
     later = queue.at(NOW + HOUR_MS + 1)
     for _ in range(4):
-        await later.broker.tidy_tenants()
+        await later.broker.serve(keep_tenants)
     await end(later, await later.claim(), 4, 10)
     assert not (await later.broker.audit()).problems()
 
@@ -471,10 +492,10 @@ async def test_a_turn_is_forgotten_once_others_were_charged_as_much(queue: Queue
     assert first.stream_id == "1000-0"
     await queue.pull(wanted=3)
     await end(queue, first, 4, 50)
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
     assert "a" in await turns(queue), "it would come back with its credit once more"
     await queue.pull(wanted=20)
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
     assert "a" not in await turns(queue)
 
 
@@ -483,7 +504,7 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
         await queue.command("SET", key, "by hand")
         lease = await queue.running("high", f"{1000 + number}-0", tenant="a", deadline=FAR)
         assert await queue.complete("w1", lease) == [1]
-        await queue.broker.tidy_tenants()
+        await take_turn(queue.broker, [keep_tenants])
         await queue.command("DEL", key)
 
 
@@ -503,7 +524,7 @@ async def test_a_limit_that_is_raised_counts_within_seconds(queue: Queue) -> Non
     await flood(queue, "a", 3)
     assert len((await queue.pull(wanted=3)).claims) == 1
     await queue.broker.set_tenant("a", TenantRule(2))
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
     assert len((await queue.pull(wanted=3)).claims) == 2
 
 
@@ -511,7 +532,7 @@ async def test_a_limit_counts_what_began_since_it_was_set(queue: Queue) -> None:
     await flood(queue, "a", 5)
     await queue.pull(wanted=1)
     await queue.broker.set_tenant("a", TenantRule(1, 2))
-    await queue.broker.tidy_tenants()
+    await queue.broker.serve(keep_tenants)
     assert len((await queue.pull(wanted=3)).claims) == 2
     assert record(await queue.dump(), "a") == {"running": 2}
 
@@ -590,7 +611,7 @@ async def test_what_is_held_is_found_where_its_tenant_was_forgotten_meanwhile(qu
     await queue.broker.release("w1", [lease], gave_way=True, kept={lease: ("run", 9)}, generated={lease: 0})
     later = queue.at(NOW + 3 * 3_600_000)
     for _ in range(3):
-        await later.broker.tidy_tenants()
+        await later.broker.serve(keep_tenants)
     assert ids((await later.pull("w2")).claims) == [lease.stream_id]
     assert not await queue.command("HEXISTS", queue.keys.lane_states, "labelled")
 

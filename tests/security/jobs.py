@@ -34,6 +34,9 @@ from streamfleet.operator.repair import Inspection
 from streamfleet.operator.snapshot import take_snapshot
 from streamfleet.producer.client import Client
 from streamfleet.worker.housekeeping import CancelRequestProcessor
+from streamfleet.worker.services.homes import keep_homes
+from streamfleet.worker.services.pace import measure_pace
+from streamfleet.worker.services.tenants import keep_tenants
 from tests.broker import Broker
 from tests.security.batch_job import run_batches
 from tests.security.guarded import NOW, QUEUE, Guarded, allowed
@@ -258,12 +261,12 @@ async def one_lane(admin: Broker, me: Broker, lane: Lane) -> None:
     me.limits, later = me.limits, type(me)(me.connection, me.keys, _at(me, NOW + 10))
     assert (await later.after_staging())[0] == 1
     pace = json.loads(await later.connection.command("GET", later.keys.pace))
-    assert pace["read"][lane.number - 1], "arrivals are counted"
+    assert pace["lanes"][lane.number - 1]["read"], "arrivals are counted"
     await add(admin, lane, f"{NOW}-12", id=f"{lane}-gone")
     lease = await claim(me, lane)
-    await later.measure_pace()
+    await later.serve(measure_pace)
     pace = json.loads(await later.connection.command("GET", later.keys.pace))
-    assert pace["senders"][lane]["who"], "it is seen who sends them"
+    assert pace["lanes"][lane.number - 1]["who"], "it is seen who sends them"
     await admin.connection.command("XDEL", me.keys.lane(lane), f"{NOW}-12")
     await me.renew("w1", [lease])
 
@@ -279,7 +282,7 @@ async def shares(admin: Broker, me: Broker) -> None:
     await me.after_staging()
     await me.cancel(f"high:{NOW}-16")
     await me.complete("w1", [succeeded(row.lease) for row in (await me.pull("w1", 2)).claims])
-    await me.tidy_tenants()
+    await me.serve(keep_tenants)
     assert await admin.connection.command("HEXISTS", me.keys.served, "t|b"), "without its rights, lanes go by deadline"
     assert not await admin.connection.command("EXISTS", me.keys.turns(Lane.HIGH))
 
@@ -315,8 +318,9 @@ async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) ->
             await me.complete(worker, [succeeded(row.lease)])
     async with guarded.broker(url, now_ms=NOW + 3_700_000) as then:
         for _ in range(5):
-            await then.tidy_homes()
-    assert not await admin.connection.command("EXISTS", me.keys.tickets, me.keys.sessions, me.keys.loads)
+            await then.serve(keep_homes, keep_tenants)
+    keys = me.keys
+    assert not await admin.connection.command("EXISTS", keys.tickets, keys.sessions, keys.loads, keys.served)
 
 
 def _at(broker: Broker, now_ms: int) -> Any:

@@ -98,8 +98,8 @@ SHAPES = {
     "HGETALL": "", "HSET": "a b", "HSETNX": "a b", "HDEL": "a", "HLEN": "", "HEXISTS": "a", "HINCRBY": "a 1",
     "ZADD": "1 a", "ZCARD": "", "ZCOUNT": "0 1", "ZPOPMIN": "1", "ZRANGE": "0 1", "ZRANGEBYSCORE": "0 1",
     "HSCAN": "0", "ZSCAN": "0", "RENAME": "", "ZREM": "a", "ZREMRANGEBYSCORE": "0 1", "ZSCORE": "a", "LLEN": "",
-    "ZRANK": "a", "ZMSCORE": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +", "HRANDFIELD": "1",
-    "RPUSH": "a", "BLPOP": "1", "EVAL": "", "HKEYS": "",
+    "ZRANK": "a", "ZMSCORE": "a", "ZLEXCOUNT": "- +", "ZRANGEBYLEX": "- +", "ZREMRANGEBYLEX": "- +",
+    "RPUSH": "a", "BLPOP": "1", "EVAL": "", "HKEYS": "", "ZRANDMEMBER": "1",
 }  # fmt: skip
 SPECIAL = {
     "XREADGROUP": "XREADGROUP GROUP workers w STREAMS {key} >",

@@ -33,7 +33,6 @@ CONTAINERS = {"XGROUP", "XINFO", "MEMORY"}
 NOT_SENT = {
     (Role.PRODUCER, "enqueue"): {"zrange"},
     (Role.WORKER, "pull"): {"zrank"},
-    (Role.WORKER, "measure_pace"): {"zrank"},
 }
 """Commands of a script that it sends only where `redis.acl_check_cmd` allows them, or in other scripts."""
 

@@ -16,7 +16,7 @@ from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
-from streamfleet.worker.housekeeping import Housekeeper, ReclaimGuard, asking_pause_s
+from streamfleet.worker.housekeeping import SERVICES, Housekeeper, ReclaimGuard, asking_pause_s
 from streamfleet.worker.mending import AGAIN_S, BUSY_S, Mender
 from tests.broker import Broker
 
@@ -104,7 +104,7 @@ class Ledger(Broker):
     async def nothing(self) -> None:
         """Do what is left out here."""
 
-    tend_watchers = tidy_homes = tidy_tenants = measure_pace = nothing
+    tend_watchers = nothing
 
     async def mend_types(self) -> list[Damage]:
         return []
@@ -148,6 +148,18 @@ async def rounds(clock: Timeline, ledger: Ledger, seconds: float, housekeeper: H
     await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.fixture(autouse=True)
+def served(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Services that were run; they do nothing here."""
+    services: list[object] = []
+
+    async def take_turn(_: object, some: Sequence[object]) -> None:
+        services.extend(some)
+
+    monkeypatch.setattr("streamfleet.worker.housekeeping.take_turn", take_turn)
+    return services
+
+
 def housekeeping() -> tuple[Timeline, Ledger, Housekeeper]:
     clock = Timeline()
     ledger = Ledger(clock)
@@ -162,6 +174,13 @@ async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> N
     assert ledger.expired_from[0] == ()
     assert ledger.expired_from[1:3] == [["1000"], ["1001"]]
     assert ledger.delayed_ms == 30_000
+
+
+async def test_every_round_runs_the_services(served: list[object]) -> None:
+    _, _, housekeeper = housekeeping()
+    for _ in range(2):
+        await housekeeper.tick()
+    assert served == [*SERVICES, *SERVICES]
 
 
 async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:

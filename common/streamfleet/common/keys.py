@@ -193,8 +193,7 @@ class Keys:
 
         Beside them ``level|<lane number>``, the most tokens that a tenant had when it was picked in its turn;
         ``new|<lane number>``, the tokens at which the next name without history starts; ``usual``, the tokens that a
-        request without a tenant costs until its body is read; ``known``, the number of records; and ``pass``, how far
-        the housekeeping has looked.
+        request without a tenant costs until its body is read; and ``known``, the number of records.
         """
         return f"{self.base}served"
 
@@ -272,6 +271,7 @@ class Keys:
 
         - ``turn``, ``turns_from``: the last turn of a worker, and the first of those without a gap.
         - ``reclaimed``: the last look at which no lease had expired. ``forgot``: at which nobody had gone.
+        - ``services``: the last turn of the services. ``scan:<key>``: the cursor with which they go on in that hash.
         - ``leases:<lane>``: how far leases from before the clock was set back were looked through; goes at the end of
           the lane.
         """

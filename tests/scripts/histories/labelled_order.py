@@ -128,13 +128,12 @@ class Order(Model):
         """What has a result is not started either."""
         return e in self.answered or super().out_of_reach(e, now, needs)
 
-    def tidy(self, names: Sequence[str], turns: Mapping[int, Mapping[str, float]], *, charged: bool) -> None:
+    def tidy(self, names: Sequence[str], turns: Mapping[int, Mapping[str, float]]) -> None:
         """The housekeeping has come.
 
         Args:
             names: tenants that it knows, in its order.
             turns: those that it has not forgotten, by lane.
-            charged: something is charged.
         """
         for name in names:
             before = [name in lane.in_turn for lane in self.lanes.values()]
@@ -143,8 +142,7 @@ class Order(Model):
                 self.free_since[name] = self.now
         for number, lane in self.lanes.items():
             lane.tokens = {name: tokens for name, tokens in lane.tokens.items() if name in turns[number]}
-        if not charged and not any(lane.shared for lane in self.lanes.values()):
-            for lane in self.lanes.values():
+            if not turns[number]:
                 lane.reached = lane.new = 0
 
     def wanted(self, worker: str, room: int, held: int, watch: Sequence[tuple[str, float]]) -> int:

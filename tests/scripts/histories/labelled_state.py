@@ -273,7 +273,8 @@ class LabelledState:
         turns = await self.queue.connection.pipeline(commands)
         names = [text(name)[2:] for name in served[::2] if name.startswith(b"t|")]
         left = {lane.number: dict(pairs_of(flat)) for lane, flat in zip(LANES, turns, strict=True)}
-        self.order.tidy(names, left, charged=bool(self.books.charges()))
+        self.order.tidy(names, left)
+        await self._follow()
 
     async def _reclaim(self) -> None:
         gone = {name for name, since in self.dead.items() if self.now - since >= LEASE_MS}

@@ -9,15 +9,12 @@ _OWN_TESTS = tuple(
     for guard, test in {
         "affinity: a beginning counts when it comes again": "a_beginning_that_comes_once_is_anybodys",
         "affinity: a beginning goes where it was read before": "a_beginning_that_comes_again_has_a_home",
-        "affinity: a clock that is set back holds nothing up": (
-            "a_worker_from_before_the_clock_was_set_back_is_no_home"
-        ),
         "affinity: a home is woken for what comes to it": "an_idle_home_is_woken_for_what_comes_to_it",
         "affinity: a key of another type is left alone": "keys_of_another_type_are_left_alone",
         "affinity: a session stays where its cache is": "turns_of_a_session_go_to_the_worker_of_the_first",
         "affinity: a wake-up reaches the watcher that it was for": "a_wake_up_of_another_watcher_is_passed_on",
-        "affinity: a worker that asks for nothing loses what waits for it": "who_asks_for_nothing_loses_what_waits",
         "affinity: a worker that comes back is new": "a_worker_that_comes_back_is_new",
+        "affinity: a session that has come meanwhile stays": "what_has_come_since_the_look_stays",
         "affinity: homes spread in an idle fleet": "homes_spread_in_an_idle_fleet",
         "affinity: in its turn another home's is taken after a while": (
             "in_its_tenants_turn_it_goes_to_anybody_after_a_while"
@@ -25,23 +22,20 @@ _OWN_TESTS = tuple(
         "affinity: its own goes first only if its tenant has nothing that has to run soon": (
             "its_own_goes_first_unless_its_tenant_has_something_that_has_to_run_soon"
         ),
-        "affinity: sessions are bounded": "the_number_of_sessions_is_bounded",
-        "affinity: sessions that nobody uses are forgotten": "nothing_is_left_of_sessions_that_nobody_uses",
         "affinity: what another home is late with goes first if it is near, or has waited for long": (
             "what_will_be_late_soon_goes_to_anybody"
         ),
         "affinity: what has ended is no load": "what_has_ended_is_no_load",
         "affinity: what waits for another is left to it for a second": "an_idle_worker_takes_what_has_waited_long",
         "affinity: what waits for who is lost is anybody's": "who_asks_for_nothing_loses_what_waits",
+        "affinity: who has asked meanwhile stays a home": "what_has_come_since_the_look_stays",
         "affinity: who takes it is its home": "an_idle_worker_takes_what_has_waited_long",
-        "affinity: without sessions nothing is asked": "nothing_is_left_of_sessions_that_nobody_uses",
         "deregister: who is gone is no home": "what_waits_for_who_leaves_goes_to_anybody",
         "leave: its ticket goes": "a_cancelled_request_leaves_its_sets",
         "order: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
         "order: a key of another type is left alone": "keys_of_another_type_are_left_alone",
         "order: its ticket goes": "tenants_take_turns_among_what_is_there",
         "order: what waits for a home wakes nobody else": "what_waits_for_a_home_that_is_busy_wakes_nobody",
-        "tidy_homes: homes are looked after": "who_asks_for_nothing_loses_what_waits",
     }.items()
 )
 MUTANTS = (
@@ -69,12 +63,6 @@ MUTANTS = (
         "load < LOST and load, nil",
         "load, nil",
         caught_by="affinity.what_comes_as_its_home_starts_again_goes_to_another",
-    ),
-    Mutant(
-        "affinity: what is no number is no home",
-        "if not number then   -- added by hand",
-        "if false then   -- added by hand",
-        caught_by="affinity.what_hands_add_to_the_homes_is_taken_out",
     ),
     Mutant(
         "order: a pick beside those of another lane is not charged to its tenants",

@@ -34,9 +34,11 @@ TAKEN_OUT = tuple(
         "leave: it stands in no set any more": "a_cancelled_or_expired_request_leaves_its_tenants_set",
         "set_tenant: the newest values count": "of_what_is_set_of_a_tenant_the_newest_counts",
         "set_tenant: a clock that was set back makes nothing older": "an_operator_sets_a_tenant_whatever_the_clock_was",
+        "upkeep: nothing of a tenant is ahead of a clock that was set back": (
+            "times_of_tenants_are_not_ahead_of_a_clock_that_was_set_back"
+        ),
         "upkeep: a run that is over is charged no more": "the_housekeeping_ends_charges_of_runs_that_are_over",
         "upkeep: a tenant that has gone is forgotten": "nothing_is_left_of_a_tenant_that_has_gone",
-        "upkeep: what operators set counts within seconds": "a_limit_counts_what_began_since_it_was_set",
         "upkeep: who may run more since its limit was raised waits again": (
             "a_limit_that_is_raised_counts_within_seconds"
         ),
@@ -108,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         "tenants: a turn is kept until its credit is whole again",
-        " - MOST_CREDIT / record.weight",
+        " - MOST_CREDIT / t.record(name).weight",
         "",
         "tenants.a_turn_is_forgotten_once_others_were_charged_as_much",
     ),

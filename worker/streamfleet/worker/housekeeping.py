@@ -31,8 +31,13 @@ from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
 from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.mending import Mender
+from streamfleet.worker.services.homes import keep_homes
+from streamfleet.worker.services.pace import measure_pace
+from streamfleet.worker.services.tenants import keep_tenants
+from streamfleet.worker.services.turn import Service, take_turn
 
 log = structlog.get_logger(__name__)
+SERVICES: tuple[Service, ...] = (keep_homes, keep_tenants, measure_pace)
 TICK_S = 1.0
 TURN_S = 0.9
 ASKS_PER_S = 20
@@ -156,15 +161,13 @@ class Housekeeper:
 
     async def tick(self) -> None:
         """Run one round of housekeeping."""
-        await self._broker.tidy_homes()
         lease_ms = self._lease_ms()
         if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
             await self._reclaim(lease_ms)
         await self._stage()
         await self._mender.tick()
         await self._expire()
-        await self._broker.tidy_tenants()
-        await self._broker.measure_pace()
+        await take_turn(self._broker, SERVICES)
         # By time, not by turns: in a large fleet many minutes may pass between two turns of a worker.
         if self._clock.monotonic() >= self._forget_at:
             self._forget_at = self._clock.monotonic() + FORGET_EVERY_S

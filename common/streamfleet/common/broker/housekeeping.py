@@ -97,9 +97,15 @@ class HousekeepingBroker(ReconcilingBroker):
         """Wake workers if anything is ready, and replace watchers that died."""
         await self.connection.script("tend_watchers", self._shared, [self._config])
 
-    async def tidy_homes(self) -> None:
-        """Make what waits for a worker that asks for nothing anybody's, and forget sessions that nobody uses."""
-        await self.connection.script("tidy_homes", self._shared, [self._config])
+    async def lose_homes(self, homes: Mapping[bytes, bytes], unused: int | None) -> None:
+        """Make what waits for lost homes anybody's.
+
+        Args:
+            homes: number of each to its state in `sessions`, as it was read; one that has asked since is not lost.
+            unused: number of all fields of `sessions` if none is of a session, which ends all homes; else None.
+        """
+        args = [self._config, "" if unused is None else unused, *(word for item in homes.items() for word in item)]
+        await self.connection.script("lose_homes", self._shared, args)
 
     async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         """End queued requests whose deadline has passed.
@@ -116,13 +122,15 @@ class HousekeepingBroker(ReconcilingBroker):
         ended, cut, *reached = await self.connection.script("expire", self._shared, args)
         return int(ended), ExpiryScan([part.decode() for part in reached], bool(cut))
 
-    async def tidy_tenants(self) -> None:
-        """Bring turns and charges of tenants to what is there, and forget tenants that have gone."""
-        await self.connection.script("tidy_tenants", self._shared, [self._config])
+    async def tidy_tenants(self, names: Sequence[bytes], unused: int | None) -> None:
+        """Bring turns and charges of tenants to what is there, and forget tenants that have gone.
 
-    async def measure_pace(self) -> None:
-        """Measure how fast requests come and are taken; expected times follow from it."""
-        await self.connection.script("measure_pace", [*self._shared, self.keys.pace], [self._config])
+        Args:
+            names: fields of `served` to check: records of tenants, and charges.
+            unused: number of all its fields if none is such a one, which ends what is known of tenants; else None.
+        """
+        args = [self._config, "" if unused is None else unused, *names]
+        await self.connection.script("tidy_tenants", self._shared, args)
 
     async def cancel_requests(self, most: int) -> list[tuple[str, str, str]]:
         """The oldest cancel requests: stream id, and as they were written the request id and `before_it_comes`."""

@@ -1,21 +1,13 @@
 -- @include entry
 -- Affinity: which worker is the home of a session, or of a beginning of prompts, and how much each worker has to do.
 local SESSIONS, LOADS = KEYS[SHARED - 1], KEYS[SHARED]
-local PASSED_OVER_MS = 1000   -- after it another worker may take what waits for this one
 local LOST = 1e9              -- load of a worker that is no home any more
 local NOTED = '0'             -- value of the field `sessions` of LANES while beginnings were seen, but none has a home
 
 local h = {}
-local HOT, OVER, MOST_HOMES, MOST_RECORDS, LATELY_MS = 8, 4, 16, 100000, 4000
+local HOT, OVER, MOST_HOMES, LATELY_MS = 8, 4, 16, 4000
 -- By field; by number; number to what is to be added; fields to write.
 local records, loads, moves, changed = {}, {}, {}, {}
-
--- ms until a time is long ago, 0 if it is. A time ahead of the clock is from before the clock was set back.
-function h.until_long_ago(ms, span)
-  -- @guard affinity: a clock that is set back holds nothing up
-  if ms > now_ms() then return 0 end
-  return math.max(0, ms + (span or PASSED_OVER_MS) - now_ms())
-end
 
 local function digest(kind, text) return kind .. string.sub(redis.sha1hex(text), 1, 16) end
 
@@ -180,43 +172,17 @@ function h.moved(fields, number)
   end
 end
 
-local function make_room(new)
-  if call('HLEN', SESSIONS) + new <= MOST_RECORDS then return end
-  -- @guard affinity: sessions are bounded
-  for _ = 1, new do h.forget(8, now_ms()) end
-end
-
--- Of some records that chance picks, forgets the oldest, or all that were not used since `before`.
-function h.forget(some, newest, before)
-  local rows = call('HRANDFIELD', SESSIONS, some, 'WITHVALUES')
-  local oldest, since = nil, newest
-  for i = 1, #rows, 2 do
-    local last = tonumber(string.match(rows[i + 1], '^%d+') or nil)
-    local kind = string.sub(rows[i], 1, 1)
-    if last and (kind == 's' or kind == 'p' or kind == 'f' or before and kind == 'w') then
-      if before and last < before then
-        call('HDEL', SESSIONS, rows[i])
-        if kind == 'w' then call('HDEL', SESSIONS, 'n|' .. string.match(rows[i + 1], '(%S*)$')) end
-      elseif last < since then
-        oldest, since = rows[i], last
-      end
-    end
-  end
-  if oldest and not before then call('HDEL', SESSIONS, oldest) end
-end
-
 function h.write_records()
   h.write_loads()
   if not next(changed) then return end
-  local words, new = {}, 0
+  local words, new = {}, false
   for name in pairs(changed) do
     local record = records[name]
-    new, record.new = new + (record.new and 1 or 0), false
+    new, record.new = new or record.new, false
     words[#words + 1] = name
     words[#words + 1] = string.format('%.0f %.2f %s', record.last, record.level, table.concat(record.homes, ','))
   end
   changed = {}
-  if new > 0 then make_room(new) end
-  if new > 0 and not some_sessions then call('HSET', LANES, 'sessions', NOTED) end
+  if new and not some_sessions then call('HSET', LANES, 'sessions', NOTED) end
   for i = 1, #words, 400 do call('HSET', SESSIONS, unpack(words, i, math.min(i + 399, #words))) end
 end

@@ -133,25 +133,6 @@ function t.lowest(lane, most, from)
   return call('ZRANGEBYSCORE', turns_key(lane), 0, 'inf', 'WITHSCORES', 'LIMIT', from or 0, most)
 end
 
--- Up to `most` of those in turn, as far apart as can be, as t.lowest returns them; and the number of all in turn.
-function t.sample(lane, most)
-  if next(moved[lane]) then write_turns(lane) end
-  local waiting, rows = call('ZCOUNT', turns_key(lane), 0, 'inf'), {}
-  local idle = call('ZCARD', turns_key(lane)) - waiting
-  most = math.min(most, waiting)
-  for i = 0, most - 1 do
-    local at = idle + math.floor(i * waiting / most)
-    rows[2 * i + 1], rows[2 * i + 2] = unpack(call('ZRANGE', turns_key(lane), at, at, 'WITHSCORES'))
-  end
-  return rows, waiting
-end
-
--- Tenants that are not in turn and were charged at most so much, the most charged first.
-function t.idle(lane, tokens, most)
-  if next(moved[lane]) then write_turns(lane) end
-  return call('ZRANGEBYSCORE', turns_key(lane), -1 - tokens, '(0', 'LIMIT', 0, most)
-end
-
 -- The least tokens of those in turn; nil for nobody.
 function t.least(lane)
   if not least[lane] then least[lane] = tonumber(t.lowest(lane, 1)[2] or nil) end

@@ -157,18 +157,8 @@ function t.add_tokens(lane, name, tokens)
   if before or tokens > 0 then t.set_turn(lane, name, (before or 0) + tokens, in_turn) end
 end
 
--- Tenants that are not in turn and run nothing are forgotten in a lane once they would come back with all their credit, because
--- others were charged so much more; or once no tenants share the lane.
-function t.forget_turns(lane, shared, most)
-  local idle = t.idle(lane, shared and t.level(lane) or math.huge, most)
-  t.fetch_records(idle)
-  for _, name in ipairs(idle) do
-    local record = t.record(name)
-    local paid = not shared or t.turn(lane, name) <= t.level(lane) - MOST_CREDIT / record.weight
-    -- @guard tenants: nothing is left of turns of who has gone
-    if record.running == 0 and paid then t.end_turn(lane, name) end
-  end
-end
+-- True if a tenant that is not in turn would come back with all its credit, because others were charged so much more.
+function t.is_paid(lane, name) return t.turn(lane, name) <= t.level(lane) - MOST_CREDIT / t.record(name).weight end
 
 -- The beginning of a name's hash, for those who must not read names.
 function t.hash(name) return string.sub(redis.sha1hex(name), 1, 8) end

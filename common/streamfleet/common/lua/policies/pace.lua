@@ -1,31 +1,19 @@
 -- @include hooks
--- Pace of a queue, and the time until a waiting request is taken. The housekeeping measures it once a second
--- (pace_measure.lua); everybody who tells or judges a time reads it. The key `pace` is JSON:
---   at: time of the last look; gone: number of requests that had left the ready sets for good by then; read: of each lane,
---   how many entries had come; busy: true if something waited; took, ms, and left: the time in which something waited, and
---   how many requests left in it; span, ms, and came: all the time, and how many came into each lane; run, ms: mean time
---   of a run. All but the first four fade. turns: of each lane that tenants share, the number of tenants for which each
---   row stands, and rows of up to MOST_ROWS of those that wait, in order of their turns: a hash of the name, tokens for
---   its weight, tokens for its weight of a usual request, and number of its requests. Names are hashed, because producers
---   read this, and need not know each other's tenants. senders: of each lane, the hashes of those that sent into it lately,
---   and the spans from enqueueing until the deadline, each with a number of requests that fades as `came` does; its `gone`
---   is the number of those that were taken and answered between two looks, while others waited.
+-- Time until a waiting request is taken, by the pace of the queue. The housekeeping measures that once a second, and
+-- worker/services/pace.py tells what the key `pace` holds; everybody who tells or judges a time reads it.
 local PACE, STALE_MS, FOR_EVER_MS = KEYS[SHARED + 1], 10000, 86400000
 local MOST_HOMES, HOUR_MS, MOST_CREDIT = 64, 3600000, 4096   -- the last two as in lua/order/tenant_turns.lua
 
 -- Returns nil where there is none, or somebody has written one by hand that lacks a part.
 local function read_pace()
   local ok, pace = pcall(cjson.decode, call_if_typed('GET', PACE) or '')
-  if not ok or type(pace) ~= 'table' then return nil end
-  local kinds = {at = 'number', gone = 'number', took = 'number', left = 'number', span = 'number', run = 'number',
-    read = 'table', last = 'table', waits = 'table', came = 'table', senders = 'table', turns = 'table'}
-  -- @guard pace: one that lacks a field is none
-  for field, kind in pairs(kinds) do
-    if type(pace[field]) ~= kind then return nil end
-  end
-  -- @guard pace: one that lacks a lane is none
+  if not ok or type(pace) ~= 'table' or type(pace.lanes) ~= 'table' then return nil end
+  -- @guard pace: one that lacks a number is none
+  for _, name in ipairs({'at', 'took', 'left', 'span', 'run'}) do if type(pace[name]) ~= 'number' then return nil end end
   for lane = 1, LANE_COUNT do
-    if not (pace.read[lane] and pace.last[lane] and pace.came[lane] and pace.senders[LANE_NAMES[lane]]) then return nil end
+    local of_lane = pace.lanes[lane]
+    -- @guard pace: one that lacks a lane is none
+    if not (of_lane and of_lane.came and of_lane.gone and of_lane.who and of_lane.spans) then return nil end
   end
   return pace
 end
@@ -91,13 +79,13 @@ local function expectations()
   -- the hash of their names: how many more requests they could send before it; nil for none, and for who is not there. Then
   -- how many runs have to end first.
   local function in_turns(lane, rank, raw, more, more_own, key, member)
-    local turns = pace and pace.turns[LANE_NAMES[lane]]
+    local turns = pace and pace.lanes[lane]
     local t = sharing()
     local name = t and t.name(raw) or ''
     local ahead, all = number_before(lane, name, rank, key, member)
     -- Of others as large a part goes first, until their turns are known: 0 of it if the tenant has nothing there.
     local others = math.max(0, lengths[lane] - all) * (all > 0 and ahead / all or 0)
-    if not (t and turns) then return math.floor(ahead + others + more + 0.5), nil, 0 end
+    if not (t and turns and turns.rows) then return math.floor(ahead + others + more + 0.5), nil, 0 end
     ahead = ahead + more_own
     local rows, room = turns.rows, {}
     local record, hash, usual = t.record(name), t.hash(name), nil
@@ -131,11 +119,11 @@ local function expectations()
 
   -- As `coming`, of what comes into the lane itself. `left`: ms until the rank of the request.
   local function coming_before(lane, room, left)
-    local senders = pace.senders[LANE_NAMES[lane]]
+    local senders = pace.lanes[lane]
     if pace.span < 1000 then return function() return 0, 0 end end
     local own, others, always, spans = 0, {}, senders.gone / pace.span, 0
     for who, sent in pairs(senders.who) do
-      local rate, free = sent[1] / pace.span, room and room[who]
+      local rate, free = sent / pace.span, room and room[who]
       if not room or free == false then
         own = own + rate
       elseif free == nil then
@@ -144,14 +132,14 @@ local function expectations()
         others[#others + 1] = {rate, free}
       end
     end
-    for _, span in pairs(senders.spans) do spans = spans + span[1] end
+    for _, sent in pairs(senders.spans) do spans = spans + sent end
     return function(ms)
       local number, slope = always * ms, always
       for _, other in ipairs(others) do
         number, slope = number + math.min(other[2], other[1] * ms), slope + (other[1] * ms < other[2] and other[1] or 0)
       end
-      for _, span in pairs(senders.spans) do
-        local rate, earlier = own * span[1] / spans, left - span[2]
+      for class, sent in pairs(senders.spans) do
+        local rate, earlier = own * sent / spans, left - math.exp((class + 0.5) / 4)
         -- @guard pace: who comes with an earlier deadline goes first
         number, slope = number + rate * math.max(0, math.min(ms, earlier)), slope + (ms < earlier and rate or 0)
       end
@@ -167,7 +155,7 @@ local function expectations()
     local before, urgent, others = place + 1, 0, 0
     for other = 1, LANE_COUNT do
       if other < lane then
-        before, urgent = before + waiting[other], urgent + (paused[other] and 0 or pace.came[other] / math.max(1, pace.span))
+        before, urgent = before + waiting[other], urgent + (paused[other] and 0 or pace.lanes[other].came / math.max(1, pace.span))
       elseif other > lane and waiting[other] > 0 then
         others = others + cfg.shares[other]
       end
