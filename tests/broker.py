@@ -16,14 +16,9 @@ from streamfleet.worker.services.turn import Service, take_turn
 class Broker(ProducerBroker, WorkerBroker, OperatorBroker):
     """One queue on one Redis, with all its operations."""
 
-    async def before_reclaiming(self, most_delay_ms: int | None = None) -> tuple[int, int | None]:
-        """Do what the housekeeping does before it reclaims. Returns what `return_delayed` does."""
-        returned = await self.return_delayed(most_delay_ms=most_delay_ms)
-        await self.tend_watchers()
-        return returned
-
     async def after_staging(self, seen: ExpiryScan | None = None, limit: int = 1000) -> tuple[int, ExpiryScan]:
         """Do what the housekeeping does once it has staged. Returns what `expire` does."""
+        await self.tend_waiting()
         await self.reconcile()
         expired = await self.expire(seen, limit)
         await self.serve()

@@ -1,7 +1,7 @@
 """The real scripts on a real Redis, in virtual time: with sessions, and as today, by deadline.
 
 Workers pull when they have room, wait as they are told to, and are woken as Redis says: by arrivals and the wake
-stream, the bench, and their own lists. The housekeeping runs once a second.
+stream, and their own lists. The housekeeping runs once a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.limits import QueueLimits, Switch
 from streamfleet.common.protocol import Status
-from streamfleet.common.replies import made_watcher
 from streamfleet.worker.housekeeping import SERVICES
 from streamfleet.worker.pull import HANDED_MS
 from streamfleet.worker.services.turn import take_turn
@@ -44,7 +43,6 @@ class Scripts:
         self._requests: dict[str, Request] = {}
         self._claims: dict[Request, Claim] = {}
         self._roles: dict[Engine, Role] = {}
-        self._pulled_ms: dict[Engine, int] = {}
         self._arrived = False
         self.sent_count = 0
         self.pull_s: list[float] = []
@@ -85,18 +83,17 @@ class Scripts:
             await self._pull(engine)
             await self._wake()
 
-    async def _pull(self, engine: Engine, *, watching: bool = False, owing: bool = False) -> None:
+    async def _pull(self, engine: Engine, *, owing: bool = False) -> None:
         self._roles.pop(engine, None)  # who waits longest is woken first, as Redis does
         self._arrived = False
         while (room := engine.room) > 0 or owing:
             began = time.perf_counter()
             pulled = await self._broker.pull(
-                f"w{engine.name}", room, watching=watching, owing=owing,
+                f"w{engine.name}", room, owing=owing,
                 home=Home(str(engine.life), len(engine.held)),
             )  # fmt: skip
             self.pull_s.append(time.perf_counter() - began)
-            self._pulled_ms[engine] = pulled.now_ms
-            watching = owing = False
+            owing = False
             for claim in pulled.claims:
                 request = self._requests[claim.lease.request_id]
                 self._claims[request] = claim
@@ -118,23 +115,21 @@ class Scripts:
         while True:
             waiting = [each for each in self._roles if each.alive]
             watchers = [each for each in waiting if self._roles[each] is Role.WATCHER]
-            waiters = [each for each in waiting if self._roles[each] is Role.IDLE_WAITER]
+            waiters = [each for each in waiting if self._roles[each] is Role.WAITER]
             if watchers:
                 words = ("XREADGROUP", "GROUP", GROUP, NOBODY, "NOACK", "STREAMS", self._keys.wake, ">")
                 if self._arrived or await self._connection.command(*words):
-                    await self._pull(watchers[0], watching=True, owing=True)
+                    await self._pull(watchers[0], owing=True)
                     continue
             if not waiters:
                 return
-            lists = [self._keys.home(f"w{each.name}") for each in waiters]
-            found = await self._connection.pipeline([("LPOP", key) for key in (*lists, self._keys.bench)])
-            woken = {each: token for each, token in zip(waiters, found[:-1], strict=True) if token}
-            if found[-1]:
-                woken |= dict.fromkeys([each for each in waiters if each not in woken][:1], found[-1])
+            lists = [self._keys.wake_up(f"w{each.name}") for each in waiters]
+            found = await self._connection.pipeline([("LPOP", key) for key in lists])
+            woken = {each: token for each, token in zip(waiters, found, strict=True) if token}
             if not woken:
                 return
             for engine, token in woken.items():
-                if made_watcher(token, self._pulled_ms.get(engine, 0)):
+                if token == b"watch":
                     self._watch(engine, HANDED_MS / 1000)
                 else:
                     await self._pull(engine, owing=True)
@@ -159,13 +154,13 @@ class Scripts:
 
     async def timer(self, about: Any) -> None:
         if about is None:
-            await self._broker.tend_watchers()
+            await self._broker.tend_waiting()
             await self._broker.expire()
             await take_turn(self._broker, SERVICES)
             await self._broker.pull("w0", 0)
             self.fleet.at(self.fleet.now_s + 1.0, "timer", None)
         elif self._roles.get(about[0]) is Role.WATCHER and about[0].alive:
-            await self._pull(about[0], watching=True, owing=True)
+            await self._pull(about[0], owing=True)
         await self._wake()
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ class Sizes:
     """Sizes: requests that each fleet picks up, seconds of idling, and seconds of logging calls.
 
     The largest fleet idles for the given time, the others a third as long. Its calls are logged for long enough: in
-    40 s an idle waiter polls once, and writes four heartbeats.
+    40 s a waiter polls once, and writes four heartbeats.
     """
 
     probes: int

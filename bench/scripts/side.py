@@ -121,7 +121,7 @@ class Side:
     async def keep_house(self) -> None:
         """A second of the housekeeping, without reclaiming and staging."""
         of_earlier = hasattr(self._broker, "promote")
-        for verb in ("promote", "expire") if of_earlier else ("before_reclaiming", "after_staging"):
+        for verb in ("promote", "expire") if of_earlier else ("return_delayed", "after_staging"):
             await getattr(self._broker, verb)()
 
     async def _pull(self, number: int, worker: int | None = None) -> None:

@@ -503,10 +503,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "lost-wake-up",
         "wake-ups that were lost with a worker are said again",
-        "tend_watchers.lua wakes nobody",
+        "tend_waiting.lua wakes nobody",
         "wake_up_lost",
         "not within 5 s: r has a result",
-        (("if ready > 0 then\n", "if ready > 1e9 then\n"),),
+        (("left = waiting[lane] > 0 and lane or left end", "left = nil end"),),
         _patient_waits,
     ),
     Mutation(

@@ -20,8 +20,8 @@ QUEUES = ("default", "beside")
 KEYS = (
     *(f"{kind}:{lane}" for kind in ("ready", "turns") for lane in ("high", "normal", "low")),
     *(f"ready:normal:{name}" for name in ("t:a", "th:a", "ht:1", "h:1", "held", "firsts", "late")),
-    *("delayed", "tickets", "served", "sessions", "loads", "watch", "workers"),
-    *("lanes", "entries", "clock", "pace", "listeners", "dead_parts"),
+    *("delayed", "tickets", "served", "sessions", "loads", "waiting", "watch", "workers"),
+    *("lanes", "entries", "clock", "pace", "dead_parts"),
 )
 """Keys to delete by hand; the workers make them anew."""
 HOLES = ("", "cut", "forget")

@@ -407,7 +407,7 @@ async def wake_up_lost(stage: Stage) -> None:
     for slot in range(3):
         await stage.worker(slot)
     await asyncio.sleep(1.0)  # until all have pulled in vain and wait
-    waiting = await stage.redis.zrange("{default}:watch", 0, -1)
+    waiting = await stage.redis.zrange("{default}:waiting", 0, -1)
     stage._journal.write("intent", nonce="r", id="r", kind=Kind.GOOD, reply=REPLY, ttl=None)
 
     async def unheard(verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -415,7 +415,7 @@ async def wake_up_lost(stage: Stage) -> None:
         async with stage.redis.pipeline(transaction=True) as pipe:
             pipe.xadd("{default}:lane:normal", {"id": "r", "body": body(5), "reply": REPLY, "meta": "r"})
             pipe.eval(mutations.source(verb, stage.mutation), len(keys), *keys, *args)
-            pipe.delete("{default}:bench", *(f"{{default}}:home:{name.decode()}" for name in waiting))
+            pipe.delete(*(f"{{default}}:wake:{name.decode()}" for name in waiting))
             pipe.xtrim("{default}:wake", maxlen=0)
             return (await pipe.execute())[1]
 

@@ -40,7 +40,7 @@ def command(chance: random.Random, ids: Sequence[bytes]) -> list[bytes]:
         [b"XADD", BASE + b"dead", b"*", *letter(chance, named)],
         [b"XADD", BASE + b"cancels", b"*", *_fields(chance), b"id", named],
         [b"XADD", BASE + b"cancel_requests", b"*", *_fields(chance), *_wish(chance, named)],
-        [b"RPUSH", BASE + b"bench", chance.choice(ODD_BYTES)],
+        [b"RPUSH", BASE + b"wake:w1", chance.choice(ODD_BYTES)],
         [b"HSET", BASE + b"workers", b"ghost-%d" % chance.randrange(30) + named[:8], description(chance)],
     )
     return chance.choice(commands)

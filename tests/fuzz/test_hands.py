@@ -116,7 +116,7 @@ class Meddled:
 
     async def keep_house(self) -> None:
         broker = self.queue.at(NOW + 10).broker
-        await broker.before_reclaiming()
+        await broker.return_delayed()
         await broker.after_staging()
         await broker.reclaim(0, 2)
         await broker.deregister(silent_ms=1)
@@ -190,7 +190,7 @@ def test_a_stream_whose_ids_are_used_up_stops_nobody(url: str, stream: str) -> N
             await queue.add("low", "1000-1", id="late", deadline="1", reply="me")
             acts: list[Callable[[], Awaitable[object]]] = [
                 lambda: queue.broker.cancel("y", before_ms=60_000),
-                queue.broker.before_reclaiming,
+                queue.broker.return_delayed,
                 queue.broker.after_staging,
                 queue.broker.audit,
             ]

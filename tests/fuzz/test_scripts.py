@@ -65,7 +65,7 @@ VERBS: dict[str, st.SearchStrategy[Call]] = {
         wanted=st.integers(-5, 5) | st.sampled_from([10**4]),
         hints=st.lists(st.builds(Hint, st.none() | lanes, stream_ids), max_size=2),
         more=st.fixed_dictionaries(
-            {}, optional={"watching": st.booleans(), "owing": st.booleans(), "stage_entries": st.integers(-5, 500),
+            {}, optional={"owing": st.booleans(), "stage_entries": st.integers(-5, 500),
                           "watch_ms": st.integers(-5, 10**15)}
         ),
     ),

@@ -82,7 +82,7 @@ class Churn:
         """Do the housekeeping of worker/housekeeping.py; no living worker holds anything between two workers here."""
         broker = self.queue.broker
         await broker.reclaim(0, RETRIES)
-        await broker.before_reclaiming()
+        await broker.return_delayed()
         if self.forgets:
             await broker.deregister(silent_ms=SILENT_MS)
             await broker.retain()

@@ -90,7 +90,16 @@ async def damage(raw: redis.asyncio.Redis, chance: random.Random) -> str:
         rows = cast("list[Any]", await raw.xpending_range(LANE, GROUP, "-", "+", 1))
         await raw.xack(LANE, GROUP, *(row["message_id"] for row in rows), "0-0")
     else:
-        lost = [KEYS.wake, KEYS.bench, KEYS.watch, KEYS.lane_states, KEYS.entries, KEYS.clock, KEYS.workers, KEYS.tries]
+        lost = [
+            KEYS.wake,
+            KEYS.waiting,
+            KEYS.watch,
+            KEYS.lane_states,
+            KEYS.entries,
+            KEYS.clock,
+            KEYS.workers,
+            KEYS.tries,
+        ]
         await raw.delete(chance.choice(lost))
     return kind
 
@@ -122,7 +131,7 @@ async def test_live_workers_are_no_obstacle_to_a_repair(any_redis_url: str, any_
 
 @pytest.mark.parametrize(
     "name",
-    ["ready:normal", "tries", "counts", "delayed", "wake", "bench", "watch", "lanes", "clock", "dead"],
+    ["ready:normal", "tries", "counts", "delayed", "wake", "waiting", "watch", "lanes", "clock", "dead"],
 )
 async def test_workers_wait_out_a_key_of_another_type(
     redis_url: str, raw_redis: redis.asyncio.Redis, name: str

@@ -220,7 +220,7 @@ async def serve(url: str) -> None:
     role = Role.NONE
     async with Client(url) as fleet:
         while True:
-            pulled = await Broker.of(fleet.broker).pull("w1", 8, hints, watching=role is Role.WATCHER)
+            pulled = await Broker.of(fleet.broker).pull("w1", 8, hints)
             role, hints = pulled.role, []
             values = {"response": "{}", "worker": "w1", "attempt": "1"}
             done = [
@@ -230,7 +230,7 @@ async def serve(url: str) -> None:
             if done:
                 await Broker.of(fleet.broker).complete("w1", done)
             elif role is not Role.NONE:
-                hints = await Broker.of(fleet.broker).wait(role, 1_000)
+                hints = await Broker.of(fleet.broker).watch(1_000)
 
 
 @asynccontextmanager

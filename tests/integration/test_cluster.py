@@ -79,7 +79,7 @@ async def test_a_slot_on_two_nodes_is_waited_for_and_followed(cluster: ClusterDe
     source, target = cluster.owner(slot), cluster.other_master(slot)
     assert source is not None
     await broker.enqueue([REQUEST])
-    waiting = asyncio.ensure_future(broker.connection.block(60, "BLPOP", broker.keys.bench, 60))
+    waiting = asyncio.ensure_future(broker.connection.block(60, "BLPOP", broker.keys.wake_up("w1"), 60))
     await eventually(lambda: blocked(source), what="the wait has reached the server")
     cluster.begin_migration(slot, source, target)
     cluster.move_keys(slot, source, target, 2)

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
 from streamfleet.common import scripts
-from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Reclaimed, Role, Submission
+from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Reclaimed, Submission
 from streamfleet.common.connection import Connection, safe_address
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError
 from streamfleet.common.keys import Keys
@@ -296,18 +296,18 @@ async def test_a_pull_whose_answer_was_lost_is_not_sent_again(link: FlakyLink, b
 
 async def test_a_wait_that_is_given_up_does_not_mix_up_later_answers(broker: Broker) -> None:
     for _ in range(3):
-        waiting = asyncio.ensure_future(broker.wait_idle(60_000, "w1", 0))
+        waiting = asyncio.ensure_future(broker.wait(60_000, "w1"))
         await eventually(lambda: _blocked(broker.connection), what="the wait has reached the server")
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await broker.connection.command("SET", "x", "1")
         assert await broker.connection.command("GET", "x") == b"1"
-        assert await broker.wait(Role.WATCHER, 2) == []
+        assert await broker.watch(2) == []
 
 
 async def test_a_wait_may_be_ended_from_elsewhere(broker: Broker) -> None:
-    for wait in (broker.wait_idle(60_000, "w1", 0), broker.wait(Role.WATCHER, 60_000)):
+    for wait in (broker.wait(60_000, "w1"), broker.watch(60_000)):
         waiting = asyncio.ensure_future(wait)
         await eventually(lambda: _blocked(broker.connection), what="the wait has reached the server")
         await broker.unblock()

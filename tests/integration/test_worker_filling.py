@@ -12,7 +12,7 @@ async def test_requests_that_come_one_by_one_fill_all_workers(fleet: Fleet) -> N
         await fleet.worker(name)
 
     async def all_wait() -> bool:
-        return sorted(await fleet.redis.zrange(fleet.broker.keys.watch, 0, -1)) == workers
+        return sorted(await fleet.redis.zrange(fleet.broker.keys.waiting, 0, -1)) == workers
 
     for number in range(1, 17):
         await eventually(all_wait, what="all workers wait for work")

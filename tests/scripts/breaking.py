@@ -136,7 +136,7 @@ async def drained(scene: Scene, times: int = 30) -> dict[str, str]:
     queue = scene.queue.at(scene.now + LATER_MS)
     for _ in range(times):
         await queue.broker.reclaim(0, 9)
-        await queue.broker.before_reclaiming()
+        await queue.broker.return_delayed()
         pulled = await queue.pull("w2", 64)
         await finish(queue, "w2", *(claim.lease for claim in pulled.claims))
         if (await queue.broker.audit()).outstanding == 0:
@@ -241,12 +241,9 @@ KEPT: dict[str, tuple[set[str], Break]] = {
     "both deleted": ({"nowhere"}, lambda scene: scene.command("DEL", scene.ready, scene.queue.keys.delayed)),
     "tries deleted": (set(), delete("tries")),
     "counts deleted": ({"miscounted"}, delete("counts")),
-    **{
-        f"{key} deleted": (set(), delete(key))
-        for key in ("lanes", "entries", "clock", "pace", "listeners", "dead_parts")
-    },
+    **{f"{key} deleted": (set(), delete(key)) for key in ("lanes", "entries", "clock", "pace", "dead_parts")},
     "wake deleted": (set(), delete("wake")),
-    "bench deleted": (set(), delete("bench")),
+    "waiting deleted": (set(), delete("waiting")),
     "watch deleted": (set(), delete("watch")),
     "workers deleted": (set(), delete("workers")),
     "group destroyed": ({"group_gone"}, lane_command("XGROUP", "DESTROY", "LANE", GROUP)),
@@ -280,10 +277,9 @@ KEPT: dict[str, tuple[set[str], Break]] = {
             "lanes",
             "entries",
             "clock",
-            "listeners",
             "dead_parts",
             "dead",
-            "bench",
+            "waiting",
             "watch",
             "cancels",
             "workers",

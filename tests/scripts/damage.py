@@ -171,9 +171,9 @@ class Damaged:
         for worker in WORKERS:
             yield broker.heartbeat(worker, {"seen_ms": self.clock.now})
         yield broker.return_delayed(most_delay_ms=60_000)
-        yield broker.tend_watchers()
         yield broker.reclaim(3_600_000, 10**6)
         yield broker.stage("w1", 1_000)
+        yield broker.tend_waiting()
         yield self.mender.tick()
         yield broker.expire()
         yield take_turn(broker, SERVICES)

@@ -393,12 +393,12 @@ async def test_an_idle_home_is_woken_for_what_comes_to_it(queue: Queue) -> None:
     await meet(queue, "w1", "w2", "w3")
     for worker in ("w3", "w2"):
         assert (await pull(queue, worker, 5)).role is Role.WATCHER
-    assert (await pull(queue, "w1", 5)).role is Role.IDLE_WAITER
+    assert (await pull(queue, "w1", 5)).role is Role.WAITER
     await queue.add("high", f"{NOW}-1", session="first")
     await pull(queue, "w2", 5)
-    assert await queue.command("LRANGE", queue.keys.home("w1"), 0, -1) == [b"1"]
-    await queue.broker.wait_idle(5_000, "w1", 0)  # returns at once
-    assert await queue.command("EXISTS", queue.keys.home("w1")) == 0
+    assert await queue.command("LRANGE", queue.keys.wake_up("w1"), 0, -1) == [b"1"]
+    await queue.broker.wait(5_000, "w1")  # returns at once
+    assert await queue.command("EXISTS", queue.keys.wake_up("w1")) == 0
 
 
 async def test_what_waits_for_a_home_that_is_busy_wakes_nobody(queue: Queue) -> None:
@@ -425,9 +425,9 @@ async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
     await queue.add("high", f"{NOW}-1", session="first")
     await pull(queue, "w3", 0)
     for left in (1, 0):  # w2 reads it, in place of w1, and once more
-        hints = await queue.broker.wait(Role.WATCHER, 1_000)
+        hints = await queue.broker.watch(1_000)
         assert [hint.lane for hint in hints] == [None]
-        assert not (await pull(queue, "w2", 5, hints=hints, watching=True, owing=True)).claims
+        assert not (await pull(queue, "w2", 5, hints=hints, owing=True)).claims
         assert (await queue.dump()).get("wake", {}).get("undelivered", 0) == left
 
 

@@ -40,7 +40,7 @@ async def test_a_worker_that_leaves_is_forgotten(queue: Queue) -> None:
     assert await consumers(queue) == {"w1"}
     assert await queue.broker.deregister("w1") == 1
     assert await consumers(queue) == set()
-    assert not {"workers", "watch"} & set(await queue.dump())
+    assert not {"workers", "waiting", "watch"} & set(await queue.dump())
 
 
 async def test_a_worker_that_holds_something_is_not_forgotten(queue: Queue) -> None:

@@ -14,12 +14,11 @@ async def pull(queue: Queue, worker: str, wanted: int = 30, held: int = 0, **mor
 
 
 async def waiting(queue: Queue, **held: int) -> None:
-    """Two workers watch that hold many requests, these wait with so many, and nobody is woken yet."""
+    """Two workers watch that hold many requests, and these wait with so many."""
     await pull(queue, "x1", held=100)
     await pull(queue, "x2", held=100)
     for worker, number in held.items():
-        assert (await pull(queue, worker, held=number)).role is Role.IDLE_WAITER
-    await queue.command("DEL", queue.keys.bench, *[queue.keys.home(worker) for worker in held])
+        assert (await pull(queue, worker, held=number)).role is Role.WAITER
 
 
 async def add(queue: Queue, number: int) -> None:
@@ -28,48 +27,45 @@ async def add(queue: Queue, number: int) -> None:
 
 
 async def woken(queue: Queue, *workers: str) -> list[str]:
-    """Workers that have a token of their own; "bench" where there is one for anybody. Takes the tokens."""
-    keys = {worker: queue.keys.home(worker) for worker in workers} | {"bench": queue.keys.bench}
-    return [name for name, key in keys.items() if await queue.command("LPOP", key)]
+    """Workers that have a token. Takes the tokens."""
+    return [name for name in workers if await queue.command("LPOP", queue.keys.wake_up(name))]
 
 
-async def test_of_the_idle_waiters_the_emptiest_is_woken_first(queue: Queue) -> None:
+async def test_of_those_that_wait_the_emptiest_is_woken_first(queue: Queue) -> None:
     await waiting(queue, w1=7, w2=3, w3=5)
     await add(queue, 5)
-    for worker in ("w2", "w3", "w1", "bench"):
+    for worker in ("w2", "w3", "w1"):
         await queue.pull("x9", 1)
         assert await woken(queue, "w1", "w2", "w3") == [worker]
-        await queue.command("ZREM", queue.keys.watch, worker)  # it comes
+        await queue.command("ZREM", queue.keys.waiting, worker)  # it comes
 
 
-async def test_who_does_not_come_holds_nobody_up(queue: Queue) -> None:
-    await waiting(queue, w1=0, w2=1)
-    await add(queue, 5)
-    for tokens in ((1, 0, 0), (1, 1, 0), (1, 1, 1)):
+async def test_who_was_woken_counts_as_having_taken_its_part(queue: Queue) -> None:
+    await waiting(queue, w1=2, w2=3)
+    await add(queue, 9)
+    for name in ("w1", "w2", "w1", "w2"):
         await queue.pull("x9", 1)
-        keys = [queue.keys.home("w1"), queue.keys.home("w2"), queue.keys.bench]
-        assert tuple([await queue.command("LLEN", key) for key in keys]) == tokens
+        assert await woken(queue, "w1", "w2") == [name]
 
 
-async def test_a_wake_up_where_a_workers_list_is_of_another_type_is_for_anybody(queue: Queue) -> None:
-    await waiting(queue, w1=0)
-    await queue.command("HSET", queue.keys.home("w1"), "of", "another type")
+async def test_a_worker_whose_list_is_of_another_type_is_passed_over(queue: Queue) -> None:
+    await waiting(queue, w1=0, w2=0)
+    await queue.command("HSET", queue.keys.wake_up("w1"), "of", "another type")
     await add(queue, 2)
     await queue.pull("x9", 1)
-    assert await queue.command("LLEN", queue.keys.bench) == 1
+    assert await queue.command("LLEN", queue.keys.wake_up("w2")) == 1
 
 
 async def test_a_watcher_that_took_work_makes_way_for_an_emptier_worker(queue: Queue) -> None:
     small = queue.with_limits(watchers=1)
     assert (await pull(small, "w1")).role is Role.WATCHER
-    assert (await pull(small, "w2")).role is Role.IDLE_WAITER
-    await woken(queue, "w2")
+    assert (await pull(small, "w2")).role is Role.WAITER
     await add(queue, 1)
-    first = await pull(small, "w1", watching=True)
+    first = await pull(small, "w1")
     assert (len(first.claims), first.role) == (1, Role.WATCHER)  # one more is not worth it
     await queue.add("high", f"{NOW}-9")
-    second = await pull(small, "w1", held=1, watching=True)
-    assert (len(second.claims), second.role) == (1, Role.IDLE_WAITER)
+    second = await pull(small, "w1", held=1)
+    assert (len(second.claims), second.role) == (1, Role.WAITER)
     assert await woken(queue, "w1", "w2") == ["w2"]
     assert (await pull(small, "w2", owing=True)).role is Role.WATCHER
 
@@ -79,31 +75,24 @@ async def handed_over(queue: Queue) -> Queue:
     small = queue.with_limits(watchers=1)
     await pull(small, "w1")
     await pull(small, "w2", held=1)
-    await queue.command("DEL", queue.keys.home("w2"))
     await add(queue, 2)
-    assert (await pull(small, "w1", held=1, watching=True)).role is Role.IDLE_WAITER
+    assert (await pull(small, "w1", held=1)).role is Role.WAITER
     return small
 
 
 async def test_a_watch_is_handed_over_without_a_pull(queue: Queue) -> None:
     small = await handed_over(queue)
-    assert (await queue.dump())["watch"] == [("w1", 3 - 1_000_000), ("w2", NOW + 1_500 + 1 / 4096)]
-    assert await small.broker.wait_idle(5_000, "w2", NOW - 1) is True
+    assert (await queue.dump())["watch"] == [("w2", NOW + 1_500)]
+    assert await small.broker.wait(5_000, "w2") is True
     await queue.add("high", f"{NOW}-9")
-    assert await small.broker.wait(Role.WATCHER, 5_000)
-
-
-async def test_a_watch_that_was_handed_over_before_a_pull_is_a_wake_up(queue: Queue) -> None:
-    small = await handed_over(queue)
-    pulled = await pull(small, "w2", held=1)
-    assert await small.broker.wait_idle(5_000, "w2", pulled.now_ms) is False
+    assert await small.broker.watch(5_000)
 
 
 async def test_a_watch_that_was_handed_over_to_a_dead_worker_ends(queue: Queue) -> None:
     small = await handed_over(queue)
-    await small.at(NOW + 1_501).broker.tend_watchers()
-    assert [name for name, _ in (await queue.dump())["watch"]] == ["w1"]
-    assert await woken(queue, "w1", "bench") == ["bench"]
+    await small.at(NOW + 1_501).broker.tend_waiting()
+    assert "watch" not in await queue.dump()
+    assert await woken(queue, "w1", "w2") == ["w1", "w2"]
 
 
 async def test_who_is_to_watch_while_something_waits_pulls_first(queue: Queue) -> None:
@@ -114,24 +103,13 @@ async def test_who_is_to_watch_while_something_waits_pulls_first(queue: Queue) -
     await pull(small, "w1")
     await pull(small, "w2")
     await queue.complete("w9", claim.lease)
-    await queue.command("DEL", queue.keys.home("w2"))
     await queue.add("low", f"{NOW}-1", session="s")
     await queue.add("high", f"{NOW}-2")
     await queue.add("high", f"{NOW}-3")
-    pulled = await pull(small, "w1", watching=True)
-    assert (len(pulled.claims), pulled.ready, pulled.role) == (2, 1, Role.IDLE_WAITER)
-    assert await small.broker.wait_idle(5_000, "w2", 1) is False
+    pulled = await pull(small, "w1")
+    assert (len(pulled.claims), pulled.ready, pulled.role) == (2, 1, Role.WAITER)
+    assert await small.broker.wait(5_000, "w2") is False
     assert (await pull(small, "w2", owing=True)).soonest_ms is not None
-
-
-async def test_who_is_to_watch_where_two_watches_are_free_pulls_first(queue: Queue) -> None:
-    """It wakes another one for the second."""
-    await waiting(queue, w1=0, w2=0)
-    late = queue.at(NOW + 7_001)
-    await late.pull("x9", 0)
-    assert await late.broker.wait_idle(5_000, "w1", 1) is False
-    assert (await pull(late, "w1", owing=True)).role is Role.WATCHER
-    assert await late.broker.wait_idle(5_000, "w2", 1) is True
 
 
 async def test_steps_are_small_while_an_idle_waiter_has_more_room(queue: Queue) -> None:
@@ -147,8 +125,9 @@ async def test_steps_are_small_while_a_watcher_has_more_room(queue: Queue) -> No
     assert (await pull(queue, "w2", held=1)).role is Role.WATCHER
     await add(queue, 10)
     assert len((await pull(queue, "w1")).claims) == 3
-    assert len((await pull(queue, "w1", held=3)).claims) == 1  # one at least: the other may be dead
-    assert len((await pull(queue, "w2", held=1, watching=True)).claims) == 6
+    assert len((await pull(queue, "w1", held=3)).claims) == 2  # w2 was woken, and counts as having taken its part
+    assert len((await pull(queue, "w1", held=9)).claims) == 1  # one at least: w2 may be dead
+    assert len((await pull(queue, "w2", held=1, owing=True)).claims) == 4
 
 
 async def test_a_worker_alone_takes_what_it_has_room_for(queue: Queue) -> None:
@@ -170,7 +149,7 @@ async def test_no_worker_holds_less_than_nothing(queue: Queue) -> None:
     """A worker may say that one has ended which it did not count: another has it by now."""
     await waiting(queue, w1=0)
     await queue.complete("w1", Lease(Lane.HIGH, "1000-0", 1, "r"))
-    assert ("w1", -1_000_000) in (await queue.dump())["watch"]
+    assert ("w1", 0) in (await queue.dump())["waiting"]
 
 
 async def test_what_ended_while_its_worker_waits_is_not_held(queue: Queue) -> None:
@@ -196,21 +175,21 @@ async def test_what_ended_while_its_worker_watches_is_not_held(queue: Queue) -> 
     assert score == NOW + 7_000
 
 
-async def test_the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone(queue: Queue) -> None:
+async def test_the_housekeeping_replaces_watches_that_have_ended(queue: Queue) -> None:
     await waiting(queue, w1=4, w2=4)
-    await queue.broker.tend_watchers()
-    assert await woken(queue, "w1", "w2") == []
-    assert len((await queue.dump())["watch"]) == 4
+    before = await queue.dump()
+    await queue.broker.tend_waiting()
+    assert await queue.dump() == before
     late = queue.at(NOW + 7_001)
-    await late.broker.tend_watchers()
-    assert [name for name, _ in (await queue.dump())["watch"]] == ["w1", "w2"]
-    assert await woken(queue, "w1", "w2") == ["bench"]  # somebody is to watch
+    await late.broker.tend_waiting()
+    assert "watch" not in await queue.dump()
+    assert await woken(queue, "x1", "x2", "w1", "w2") == ["w1", "w2"]
 
 
 async def test_who_asks_again_waits_no_more(queue: Queue) -> None:
     await waiting(queue, w1=4)
     await pull(queue, "w1", 0, owing=True)  # it was woken, and has no room
-    assert "w1" not in [name for name, _ in (await queue.dump())["watch"]]
+    assert "w1" not in [name for name, _ in (await queue.dump())["waiting"]]
 
 
 async def test_a_worker_that_leaves_is_not_woken(queue: Queue) -> None:
@@ -218,7 +197,7 @@ async def test_a_worker_that_leaves_is_not_woken(queue: Queue) -> None:
     await queue.broker.deregister("w1")
     await add(queue, 2)
     await queue.pull("x9", 1)
-    assert await woken(queue, "w1") == ["bench"]
+    assert await woken(queue, "w1") == []
 
 
 async def test_all_is_taken_in_order(queue: Queue) -> None:
@@ -229,9 +208,9 @@ async def test_all_is_taken_in_order(queue: Queue) -> None:
     assert [name for each in pulls for name in ids(each.claims)] == [f"{NOW}-{each}" for each in range(6)]
 
 
-async def test_what_has_ended_is_counted_where_the_watch_has_another_type(queue: Queue) -> None:
+async def test_what_has_ended_is_counted_where_the_directory_has_another_type(queue: Queue) -> None:
     lease = await queue.running()
-    await queue.command("DEL", queue.keys.watch)
-    await queue.command("SET", queue.keys.watch, "by hand")
+    await queue.command("DEL", queue.keys.waiting)
+    await queue.command("SET", queue.keys.waiting, "by hand")
     assert await queue.complete("w1", lease) == [1]
     assert (await queue.dump())["counts"] == {"staged": "1", "succeeded": "1"}

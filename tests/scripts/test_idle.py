@@ -26,11 +26,9 @@ class Puller:
     name: str
     rooms: tuple[int, ...] = ALL
     role: Role = Role.NONE
-    watching: bool = False
     owing: bool = False
     hints: list[Hint] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
-    pulled_ms: int = 0
     until: int = 0
     """End of its wait, epoch ms."""
 
@@ -51,21 +49,18 @@ class Fleet:
     async def pull(self, worker: Puller) -> bool:
         """True if it got something, or brought something in order."""
         rooms = [max(0, room - len(worker.leases)) for room in worker.rooms]
-        patient = 3 if rooms[0] > rooms[-1] else len(LANES) + 1
         hints, worker.hints = worker.hints, []
         pulled = await self.queue.broker.pull(
             worker.name,
-            Rooms(rooms, (max(rooms),) * len(rooms), max(rooms), patient),
+            Rooms(rooms, (max(rooms),) * len(rooms), max(rooms)),
             hints,
-            watching=worker.watching,
             owing=worker.owing,
             home=Home("start", len(worker.leases)),
         )
         worker.leases += [claim.lease for claim in pulled.claims]
-        worker.role, worker.watching, worker.pulled_ms = pulled.role, pulled.role is Role.WATCHER, self.now - 1
-        worker.owing = worker.watching
-        ms = IDLE_MS if pulled.role is Role.IDLE_WAITER else WATCH_MS
-        if worker.watching and pulled.soonest_ms is not None:
+        worker.role, worker.owing = pulled.role, pulled.role is not Role.NONE
+        ms = IDLE_MS if pulled.role is Role.WAITER else WATCH_MS
+        if pulled.role is Role.WATCHER and pulled.soonest_ms is not None:
             ms = min(ms, pulled.soonest_ms + 1)
         worker.until = self.now + ms
         return bool(pulled.claims or pulled.staged or pulled.dropped)
@@ -78,17 +73,14 @@ class Fleet:
         worker.owing = True
         if worker.until <= self.now:
             return True
-        if role in (Role.WATCHER, Role.LISTENER):
+        if role is Role.WATCHER:
             lanes = [lane for lane, room in zip(LANES, worker.rooms, strict=True) if room > len(worker.leases)]
             worker.hints = await self.queue.read(lanes)
             return bool(worker.hints)
-        lists = [keys.standby] if role is Role.STANDBY else [keys.home(worker.name), keys.bench]
-        if not sum([await self.queue.command("LLEN", key) for key in lists]):
+        if not await self.queue.command("LLEN", keys.wake_up(worker.name)):
             return False
-        if role is Role.STANDBY:
-            worker.hints = await self.queue.broker.wait(role, 2)
-        elif await self.queue.broker.wait_idle(2, worker.name, worker.pulled_ms):
-            worker.role, worker.watching, worker.until = Role.WATCHER, True, self.now + SECOND_MS
+        if await self.queue.broker.wait(2, worker.name):
+            worker.role, worker.until = Role.WATCHER, self.now + SECOND_MS
             return False
         return True
 
@@ -111,7 +103,7 @@ class Fleet:
             if self.now >= self.housekeeping_at:
                 self.housekeeping_at = self.now + SECOND_MS
                 await self.pull(self.busy)  # a worker that is alive asks now and then
-                await self.queue.broker.before_reclaiming()
+                await self.queue.broker.return_delayed()
                 await self.queue.broker.after_staging()
 
     async def _go_on(self) -> bool:
@@ -263,9 +255,8 @@ async def workers_have_room_for_other_lanes(fleet: Fleet) -> Freeing:
 
 
 @scene
-async def a_listener_without_a_free_slot_has_died(fleet: Fleet) -> Freeing:
-    held = f"{fleet.now + 7_000} 0 dead"
-    await fleet.queue.command("HSET", fleet.queue.keys.listeners, "1", held)
+async def a_watcher_that_would_have_to_interrupt_has_died(fleet: Fleet) -> Freeing:
+    await fleet.queue.broker.pull("dead", Rooms((1, 1, 0, 0), NOTHING, 0))
     return await workers_have_room_for_other_lanes(fleet)
 
 

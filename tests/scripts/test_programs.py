@@ -173,4 +173,4 @@ async def test_with_homes_and_tenants_nothing_is_left_behind(queue: Queue) -> No
         await queue.complete(worker, *[claim.lease for claim in pulled.claims])
     assert len(claims) == 12
     assert {claim.lease.lane for claim in claims} == {Lane.HIGH}
-    assert {"homes", "waiting", "ready:high"}.isdisjoint(await queue.dump())
+    assert {"tickets", "ready:high"}.isdisjoint(await queue.dump())

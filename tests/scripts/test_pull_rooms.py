@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from streamfleet.common.broker.types import WOKEN, Hint, Role, Rooms
+from streamfleet.common.broker.types import Hint, Home, Role, Rooms
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.test_pull_roles import told
 
-LISTENING_MS = 7_000
+WATCHER_MS = 7_000
+IDLE = (3, 3, 3, 3)
 FULL_OF_LOW = (2, 2, 2, 0)
 FULL_OF_NORMAL = (2, 2, 0, 0)
 GIVES_WAY = (1, 1, 0, 0)
 
 
-async def pull(
-    queue: Queue, rooms: tuple[int, ...], worker: str = "w1", patient: int = 4, **more: object
-) -> tuple[list[str], Role]:
+async def pull(queue: Queue, rooms: tuple[int, ...], worker: str = "w1", **more: object) -> tuple[list[str], Role]:
     """The lanes of what a worker got, and its role."""
     free = 0 if rooms == GIVES_WAY else max(rooms)
     owed = more.pop("owed", (free,) * 4)
-    pulled = await queue.broker.pull(worker, Rooms(rooms, owed, free, patient), more.pop("hints", ()), **more)  # type: ignore[arg-type]
+    pulled = await queue.broker.pull(worker, Rooms(rooms, owed, free), more.pop("hints", ()), **more)  # type: ignore[arg-type]
     return [claim.lease.lane.value for claim in pulled.claims], pulled.role
 
 
@@ -36,7 +34,7 @@ async def test_a_lane_without_room_is_passed_over(queue: Queue) -> None:
     assert await pull(queue, GIVES_WAY) == (["critical"], Role.NONE)
     assert await pull(queue, FULL_OF_LOW) == (["high", "normal"], Role.NONE)
     assert (await pull(queue, FULL_OF_LOW))[0] == []
-    assert await pull(queue, (5, 5, 5, 1)) == (["low"], Role.LISTENER)
+    assert await pull(queue, (5, 5, 5, 1)) == (["low"], Role.WATCHER)
 
 
 async def test_the_only_lane_that_waits_has_its_room_too(queue: Queue) -> None:
@@ -77,145 +75,153 @@ async def test_a_lane_that_is_owed_gets_no_more_than_its_own_part(queue: Queue) 
         assert (await pull(queue, FULL_OF_LOW, owed=(2, 2, 2, 0)))[0] == ["high", "high"]
 
 
-async def test_a_full_worker_listens_while_nobody_watches(queue: Queue) -> None:
+async def roles(queue: Queue, *workers: tuple[str, tuple[int, ...]]) -> list[Role]:
+    """Roles of workers that pull one after the other, where something waits that none of them may take."""
+    return [(await pull(queue, rooms, worker, owing=True))[1] for worker, rooms in workers]
+
+
+async def test_full_workers_watch_while_no_idle_one_does(queue: Queue) -> None:
     await fill(queue, "low")
-    assert [(await pull(queue, FULL_OF_LOW, f"w{number}"))[1] for number in range(3)] == [
-        Role.LISTENER,
-        Role.LISTENER,
-        Role.STANDBY,
-    ]
-    assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER  # it keeps its seat
+    full = [(f"w{number}", FULL_OF_LOW) for number in range(3)]
+    assert await roles(queue, *full) == [Role.WATCHER, Role.WATCHER, Role.WAITER]
+    assert await roles(queue, full[1]) == [Role.WATCHER]  # it keeps its watch
 
 
-async def test_nobody_listens_where_an_idle_worker_watches(queue: Queue) -> None:
-    assert (await pull(queue, (3, 3, 3, 3), "idle"))[1] is Role.WATCHER
-    await queue.broker.ensure_groups()
-    assert (await pull(queue, FULL_OF_LOW))[1] is Role.STANDBY
+async def test_nobody_that_is_full_watches_where_an_idle_worker_does(queue: Queue) -> None:
+    assert await roles(queue, ("idle", IDLE), ("full", FULL_OF_LOW)) == [Role.WATCHER, Role.WAITER]
+    assert await told(queue) == (0, [])
 
 
-async def test_who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot(queue: Queue) -> None:
+async def test_an_idle_worker_hands_no_watch_to_a_full_one(queue: Queue) -> None:
+    await roles(queue, ("i1", IDLE), ("i2", IDLE), ("full", FULL_OF_LOW))
+    await roles(queue, ("i1", (0, 0, 0, 0)))
+    assert [name for name, _ in (await queue.dump())["watch"]] == ["i2"]
+    assert await told(queue) == (0, [])
+
+
+async def test_full_workers_make_way_for_an_idle_one_at_once(queue: Queue) -> None:
+    """An arrival would go to the one that blocks for longest."""
+    await roles(queue, ("f1", FULL_OF_LOW), ("f2", GIVES_WAY), ("f3", FULL_OF_LOW))
+    assert await roles(queue, ("idle", IDLE)) == [Role.WATCHER]
+    assert [name for name, _ in (await queue.dump())["watch"]] == ["idle"]
+    assert (await queue.dump())["wake"] == {"undelivered": 2}
+    assert await roles(queue, ("f1", FULL_OF_LOW), ("f3", FULL_OF_LOW)) == [Role.WAITER, Role.WAITER]
+
+
+async def test_who_would_have_to_interrupt_watches_only_where_nobody_has_a_free_slot(queue: Queue) -> None:
     await fill(queue, "low")
-    assert (await pull(queue, GIVES_WAY, "full"))[1] is Role.LISTENER
-    assert (await pull(queue, GIVES_WAY, "also full"))[1] is Role.STANDBY
-    listening = asyncio.ensure_future(queue.broker.wait(Role.LISTENER, 5_000, [Lane.CRITICAL, Lane.HIGH]))
-    await asyncio.sleep(0)
-    assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER
-    assert await listening != []  # it is woken, and pulls
-    assert (await pull(queue, GIVES_WAY, "full", owing=True))[1] is Role.STANDBY
-    assert (await pull(queue, FULL_OF_LOW, "w2"))[1] is Role.LISTENER
-    assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
+    assert await roles(queue, ("full", GIVES_WAY)) == [Role.WATCHER]
+    await told(queue)
+    assert await roles(queue, ("w1", FULL_OF_NORMAL)) == [Role.WATCHER]
+    assert await told(queue) == (1, [])  # it makes way
+    assert await roles(queue, ("full", GIVES_WAY)) == [Role.WAITER]
+    assert await roles(queue, ("w2", FULL_OF_NORMAL), ("w3", FULL_OF_NORMAL)) == [Role.WATCHER, Role.WAITER]
 
 
-async def test_who_has_a_free_slot_takes_the_seat_of_one_that_has_none(queue: Queue) -> None:
-    await fill(queue, "low")
-    assert (await pull(queue, FULL_OF_LOW, "w1"))[1] is Role.LISTENER
-    await queue.command("HSET", "{q}:listeners", "1", f"{NOW + LISTENING_MS} 0 full")
-    assert (await pull(queue, FULL_OF_LOW, "w2"))[1] is Role.LISTENER
-    assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.STANDBY
-
-
-async def test_who_has_a_free_slot_for_more_lanes_listens(queue: Queue) -> None:
-    """Else nobody would hear of `normal` work where a worker that is full of it listens, and another one has room."""
+async def test_who_has_a_free_slot_for_more_lanes_watches(queue: Queue) -> None:
+    """Else nobody would hear of `normal` work where a worker that is full of it watches, and another one has room."""
     await fill(queue, "low")
     for worker, rooms, role in [
-        ("n1", FULL_OF_NORMAL, Role.LISTENER),
-        ("n2", FULL_OF_NORMAL, Role.LISTENER),
-        ("n3", FULL_OF_NORMAL, Role.STANDBY),
-        ("l1", FULL_OF_LOW, Role.LISTENER),
-        ("n1", FULL_OF_NORMAL, Role.STANDBY),
-        ("n2", FULL_OF_NORMAL, Role.STANDBY),
-        ("l2", FULL_OF_LOW, Role.LISTENER),
-        ("l3", FULL_OF_LOW, Role.STANDBY),
+        ("n1", FULL_OF_NORMAL, Role.WATCHER),
+        ("n2", FULL_OF_NORMAL, Role.WATCHER),
+        ("n3", FULL_OF_NORMAL, Role.WAITER),
+        ("l1", FULL_OF_LOW, Role.WATCHER),
+        ("n1", FULL_OF_NORMAL, Role.WAITER),
+        ("n2", FULL_OF_NORMAL, Role.WAITER),
+        ("l2", FULL_OF_LOW, Role.WATCHER),
+        ("l3", FULL_OF_LOW, Role.WAITER),
     ]:
-        assert (worker, (await pull(queue, rooms, worker, patient=3))[1]) == (worker, role)
+        assert (worker, *await roles(queue, (worker, rooms))) == (worker, role)
 
 
-async def test_who_listens_for_fewer_lanes_than_before_tells_a_stand_by(queue: Queue) -> None:
+async def test_who_has_less_room_than_before_gives_its_watch_to_another(queue: Queue) -> None:
     await fill(queue, "low")
-    for worker in ("w1", "w2", "w3"):
-        await pull(queue, FULL_OF_LOW, worker, patient=3)
-    await queue.command("DEL", "{q}:standby")
-    await pull(queue, FULL_OF_LOW, "w1", patient=3, owing=True)
-    assert await queue.command("LLEN", "{q}:standby") == 0
-    assert (await pull(queue, FULL_OF_NORMAL, "w1", patient=3, owing=True))[1] is Role.STANDBY
-    assert await queue.command("LLEN", "{q}:standby") == 1
-    assert (await pull(queue, FULL_OF_LOW, "w3", patient=3, owing=True))[1] is Role.LISTENER
+    await roles(queue, ("w1", FULL_OF_LOW), ("w2", FULL_OF_LOW), ("w3", FULL_OF_LOW))
+    await told(queue)
+    assert await roles(queue, ("w1", FULL_OF_LOW)) == [Role.WATCHER]
+    assert await told(queue) == (0, [])
+    assert await roles(queue, ("w1", FULL_OF_NORMAL)) == [Role.WAITER]
+    assert await told(queue) == (0, ["w3"])
+    assert await roles(queue, ("w3", FULL_OF_LOW)) == [Role.WATCHER]
 
 
-async def test_who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for(queue: Queue) -> None:
-    """Others may have room for it. A worker that comes for more of it at the end of a request wakes nobody."""
+async def test_who_has_no_room_left_gives_its_watch_to_another(queue: Queue) -> None:
     await fill(queue, "low")
-    await pull(queue, FULL_OF_NORMAL, patient=3)
-    await fill(queue, "normal", "normal", "normal", "normal")
-    heard = await queue.read([Lane.NORMAL])
-    for hints, told in ((heard, 1), ([], 0), ([WOKEN], 1)):
-        await queue.command("DEL", "{q}:standby")
-        pulled = await pull(queue, (3, 3, 1, 0), patient=3, hints=hints, owing=True)
-        assert pulled == (["normal"], Role.LISTENER)
-        assert await queue.command("LLEN", "{q}:standby") == told
-    await queue.command("DEL", "{q}:standby")
-    assert (await pull(queue, FULL_OF_NORMAL, patient=3, hints=[WOKEN], owing=True))[0] == []
-    assert await queue.command("LLEN", "{q}:standby") == 0
+    await roles(queue, ("w1", FULL_OF_LOW), ("w2", FULL_OF_LOW), ("w3", FULL_OF_LOW))
+    await told(queue)
+    await roles(queue, ("w1", (0, 0, 0, 0)))
+    assert await told(queue) == (0, ["w3"])
+    assert await roles(queue, ("w3", FULL_OF_LOW)) == [Role.WATCHER]
 
 
-async def test_a_listener_without_a_free_slot_that_has_died_makes_way_once(queue: Queue) -> None:
+async def test_a_watcher_without_a_free_slot_that_has_died_makes_way_once(queue: Queue) -> None:
     """Or the one that takes its place would wake itself again and again, until the dead one's time is over."""
     await fill(queue, "low")
-    await queue.command("HSET", "{q}:listeners", "1", f"{NOW + LISTENING_MS} 0 dead")
-    assert (await pull(queue, FULL_OF_LOW))[1] is Role.LISTENER
-    woken = await queue.read([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL])
-    assert len(woken) == 1
-    assert (await pull(queue, FULL_OF_LOW, hints=woken, owing=True))[1] is Role.LISTENER
-    assert await queue.read([Lane.CRITICAL, Lane.HIGH, Lane.NORMAL]) == []
+    await roles(queue, ("dead", GIVES_WAY), ("w1", FULL_OF_LOW))
+    assert await told(queue) == (1, [])
+    assert await roles(queue, ("w1", FULL_OF_LOW)) == [Role.WATCHER]
+    assert await told(queue) == (0, [])
 
 
-async def test_a_listener_that_is_gone_loses_its_seat(queue: Queue) -> None:
+async def test_the_watch_of_a_full_worker_that_is_gone_is_free(queue: Queue) -> None:
     await fill(queue, "low")
-    for worker in ("w1", "w2"):
-        await pull(queue, FULL_OF_LOW, worker)
-    assert (await pull(queue.at(NOW + LISTENING_MS - 1), FULL_OF_LOW, "w3"))[1] is Role.STANDBY
-    assert (await pull(queue.at(NOW + LISTENING_MS), FULL_OF_LOW, "w3"))[1] is Role.LISTENER
+    await roles(queue, ("w1", FULL_OF_LOW), ("w2", FULL_OF_LOW))
+    assert await roles(queue.at(NOW + WATCHER_MS), ("w3", FULL_OF_LOW)) == [Role.WAITER]
+    assert await roles(queue.at(NOW + WATCHER_MS + 1), ("w3", FULL_OF_LOW)) == [Role.WATCHER]
 
 
-async def test_who_has_no_room_left_gives_its_seat_to_a_stand_by(queue: Queue) -> None:
-    await fill(queue, "low")
-    for worker in ("w1", "w2", "w3"):
-        await pull(queue, FULL_OF_LOW, worker)
-    waiting = asyncio.ensure_future(queue.broker.wait(Role.STANDBY, 5_000))
-    await pull(queue, (0, 0, 0, 0), "w1", owing=True)
-    await pull(queue, (0, 0, 0, 0), "w2", owing=True)
-    assert await waiting == [WOKEN]
-    assert (await pull(queue, FULL_OF_LOW, "w3"))[1] is Role.LISTENER
+@pytest.mark.parametrize(
+    ("lane", "woken"), [("critical", ["idle", "l1", "n1", "full"]), ("normal", ["idle", "l1"]), ("low", ["idle"])]
+)
+async def test_who_has_most_room_is_woken_first_and_nobody_without_room(
+    queue: Queue, lane: str, woken: list[str]
+) -> None:
+    """Of those with the same room, the one that holds the fewest requests."""
+    one = queue.with_limits(watchers=0)
+    for worker, rooms, held in [("full", GIVES_WAY, 1), ("n1", FULL_OF_NORMAL, 1), ("l1", FULL_OF_LOW, 9)]:
+        await pull(one, rooms, worker, home=Home("a", held))
+    await pull(one, IDLE, "idle", home=Home("a", 99))
+    for number in range(4):
+        await queue.add(lane, f"1000-{number}")
+        await one.pull("w9", 0)
+        assert await told(queue) == (0, woken[number : number + 1])
+        await queue.command("ZREM", queue.keys.waiting, *woken[: number + 1])  # it comes
 
 
-async def test_what_is_left_behind_wakes_a_stand_by(queue: Queue) -> None:
-    await fill(queue, "low", "critical", "critical")
-    assert (await pull(queue, GIVES_WAY))[0] == ["critical"]
-    assert await queue.command("LLEN", "{q}:standby") == 1
-    assert await queue.broker.wait(Role.STANDBY, 5_000) == [WOKEN]
-    assert await queue.command("LLEN", "{q}:standby") == 0
-    assert (await pull(queue, GIVES_WAY, "w2"))[0] == ["critical"]
+async def test_a_worker_full_of_patient_requests_is_woken_for_an_urgent_one(queue: Queue) -> None:
+    """Two others watch, and do not hear of what a worker left behind."""
+    await roles(queue, ("w1", GIVES_WAY), ("w2", GIVES_WAY), ("w3", GIVES_WAY))
+    await queue.command("ZREM", queue.keys.waiting, "w1", "w2")
+    await fill(queue, "critical", "critical")
+    assert (await pull(queue, GIVES_WAY, "w4"))[0] == ["critical"]
+    assert await told(queue) == (0, ["w3"])
+    assert (await pull(queue, GIVES_WAY, "w3", owing=True))[0] == ["critical"]
 
 
 async def test_full_workers_do_not_wake_each_other_for_what_none_can_take(queue: Queue) -> None:
     await fill(queue, "low", "normal")
-    await pull(queue, GIVES_WAY)
-    await queue.command("DEL", "{q}:standby")
-    wakes = await queue.command("XLEN", "{q}:wake")
+    await roles(queue, ("w1", GIVES_WAY), ("w2", GIVES_WAY), ("w3", GIVES_WAY))
+    await told(queue)
+    for worker in ("w1", "w2", "w3"):
+        await roles(queue, (worker, GIVES_WAY))
+        assert await told(queue) == (0, [])
+
+
+async def test_full_workers_do_not_wake_each_other_for_what_a_dead_watcher_could_take(queue: Queue) -> None:
+    await pull(queue.at(NOW - WATCHER_MS - 1), IDLE, "dead")
+    await fill(queue, "normal")
     for _ in range(3):
-        assert (await pull(queue, GIVES_WAY, owing=True))[1] is Role.LISTENER
-    assert await queue.command("LLEN", "{q}:standby") == 0
-    assert await queue.command("XLEN", "{q}:wake") == wakes
+        await roles(queue, ("w1", GIVES_WAY))
+        assert (await told(queue))[0] == 0
 
 
 @pytest.mark.parametrize("lane", ["critical", "high"])
-async def test_a_listener_hears_a_plain_xadd_in_its_lanes_alone(queue: Queue, lane: str) -> None:
+async def test_a_full_worker_hears_a_plain_xadd_in_its_lanes_alone(queue: Queue, lane: str) -> None:
     await fill(queue, "low")
     await pull(queue, GIVES_WAY)
-    hearing = asyncio.ensure_future(queue.broker.wait(Role.LISTENER, 5_000, [Lane.CRITICAL, Lane.HIGH]))
     await queue.add("low", "2000-0")
     await queue.add(lane, "2001-0")
-    hints = await hearing
+    hints = await queue.broker.watch(5_000, [Lane.CRITICAL, Lane.HIGH])
     assert hints == [Hint(Lane(lane), "2001-0")]
     assert await pull(queue, GIVES_WAY, hints=hints) == ([lane], Role.NONE)
 
@@ -252,13 +258,12 @@ async def test_a_request_that_is_no_longer_this_workers_is_not_counted(queue: Qu
     assert await queue.command("HGET", "{q}:lanes", "interrupted") is None
 
 
-async def test_what_is_known_of_entries_and_listeners_is_left_alone_where_it_has_another_type(queue: Queue) -> None:
+async def test_what_is_known_of_entries_is_left_alone_where_it_has_another_type(queue: Queue) -> None:
     """An error halfway would lose what a pull took."""
-    for key in (queue.keys.entries, queue.keys.listeners):
-        await queue.command("SET", key, "by hand")
+    await queue.command("SET", queue.keys.entries, "by hand")
     await queue.add("low", f"{NOW + 5_000}-0", ttl=60_000)
     claims, role = await pull(queue, FULL_OF_LOW)
-    assert (claims, role) == ([], Role.LISTENER)
+    assert (claims, role) == ([], Role.WATCHER)
     lease = await queue.claim()
     assert await queue.broker.release("w1", [lease], gave_way=True) == 1
     (again,) = (await queue.pull("w1")).claims

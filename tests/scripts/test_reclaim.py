@@ -20,7 +20,7 @@ async def test_work_of_a_silent_worker_is_ready_again_with_its_attempt_counted(q
     await queue.running("high", "1000-0", deadline=NOW + 9)
     await queue.running("low", "1000-0")
     await queue.age("high", "1000-0", "w1")
-    await queue.command("DEL", queue.keys.bench)
+    await queue.pull("idle")
     before = await queue.dump()
     assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(ready=1, dead=0, ended=0)
     assert await queue.dump() == changed(
@@ -30,7 +30,7 @@ async def test_work_of_a_silent_worker_is_ready_again_with_its_attempt_counted(q
             "ready:high": [("1000-0", NOW + 9)],
             "tries": {"2|1000-0": "1 w1"},
             "wake": {"undelivered": 1},
-            "bench": ["1"],
+            "waiting": [("idle", 2)],
         },
     )
 
@@ -82,13 +82,14 @@ async def test_lost_leases_and_retries_count_together(queue: Queue) -> None:
 async def test_a_watcher_that_died_before_its_pull_counts_no_attempt(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.hand_out()
+    await queue.command("ZADD", queue.keys.waiting, 0, "w2")
     assert await queue.broker.reclaim(0, 1) == Reclaimed(1, 0, 0)
     assert await queue.dump() == {
         "lane:high": {"entries": {"1000-0": entry()}},
         "ready:high": [("1000-0", 1000 + PATIENCE)],
         "counts": {"staged": "1"},
-        "wake": {"undelivered": 1},
-        "bench": ["1"],
+        "waiting": [("w2", 2)],
+        "wake:w2": ["1"],
     }
     assert (await queue.claim()).attempt == 1
 

@@ -122,7 +122,7 @@ class Story:
     async def _promote(self) -> None:
         self.scene.now += self.random.choice([100, 5_000])
         self.scene.queue = self.queue.at(self.scene.now)
-        await self.queue.broker.before_reclaiming()
+        await self.queue.broker.return_delayed()
 
     async def _break(self) -> None:
         """By hand. What no script can work with is mended at once: until then nobody could go on."""

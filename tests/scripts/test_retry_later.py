@@ -1,4 +1,4 @@
-"""retry_later.lua, return_delayed.lua and tend_watchers.lua: later, but never past the deadline nor for ever."""
+"""retry_later.lua, return_delayed.lua and tend_waiting.lua: later, but never past the deadline nor for ever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_a_retry_is_delayed_with_its_attempt_counted(queue: Queue) -> None
 
 async def test_a_retry_without_delay_is_ready_at_once_and_somebody_is_woken(queue: Queue) -> None:
     lease = await queue.running()
-    await queue.command("DEL", queue.keys.bench)
+    await queue.pull("idle")
     before = await queue.dump()
     assert await queue.retry("w1", lease) == RetryCode.DELAYED
     assert await queue.dump() == changed(
@@ -35,7 +35,7 @@ async def test_a_retry_without_delay_is_ready_at_once_and_somebody_is_woken(queu
             "ready:high": [("1000-0", 1000 + PATIENCE)],
             "tries": {"2|1000-0": "1"},
             "wake": {"undelivered": 1},
-            "bench": ["1"],
+            "waiting": [("idle", 2)],
         },
     )
 
@@ -143,17 +143,16 @@ async def test_delayed_work_is_not_given_out_before_it_is_due(queue: Queue) -> N
 async def test_returned_work_has_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 500), 100)
     await queue.retry("w1", await queue.running("low", "1000-0"), 200)
-    await queue.command("DEL", queue.keys.bench)
+    await queue.pull("idle")
     before = await queue.dump()
-    assert await queue.at(NOW + 150).broker.before_reclaiming() == (1, 50)
+    assert await queue.at(NOW + 150).broker.return_delayed() == (1, 50)
     assert await queue.dump() == changed(
         before,
         {
             "delayed": [("4|1000-0", NOW + 200)],
             "ready:high": [("1000-0", NOW + 500)],
             "wake": {"undelivered": 1},
-            "bench": ["1"],
-            "standby": ["1"],
+            "waiting": [("idle", 2)],
         },
     )
 
@@ -192,23 +191,64 @@ async def test_a_tick_mends_a_watcher_that_died(queue: Queue) -> None:
     small = queue.with_limits(watchers=1)
     await small.pull("w1")
     await small.pull("w2")
-    await queue.command("DEL", queue.keys.bench)
-    await small.broker.tend_watchers()
-    assert await queue.dump() == {"watch": [("w1", NOW + 7000)]}
-    await small.at(NOW + 7001).broker.tend_watchers()
-    assert await queue.dump() == {"bench": ["1"]}
+    before = {"waiting": [("w1", 0), ("w2", 0)], "watch": [("w1", NOW + 7000)]}
+    await small.broker.tend_waiting()
+    assert await queue.dump() == before
+    await queue.command("RPUSH", queue.keys.wake_up("w1"), "1")  # it does not come for that
+    await queue.command("EXPIRE", queue.keys.wake_up("w1"), 60)
+    await small.at(NOW + 7001).broker.tend_waiting()
+    assert await queue.dump() == {"waiting": [("w2", 0)], "wake:w1": ["1"], "wake:w2": ["1"]}
+
+
+async def test_those_that_watch_and_do_not_come_are_replaced_within_a_second(queue: Queue) -> None:
+    for worker in ("w1", "w2", "w3"):
+        await queue.pull(worker)
+    await queue.add("high", "1000-0")
+    await queue.pull("w9", 0)  # the housekeeping finds it
+    await queue.broker.tend_waiting()
+    assert await queue.command("LLEN", queue.keys.wake_up("w3")) == 1  # it does so at once, because they may be dead
+    assert len((await queue.dump())["watch"]) == 2
+    await queue.at(NOW + 1_000).broker.tend_waiting()
+    assert "watch" not in await queue.dump()
+
+
+async def test_one_that_dies_with_a_wake_up_ends_no_other_watch(queue: Queue) -> None:
+    for worker in ("dead", "w2"):
+        await queue.pull(worker)
+    await queue.add("high", "1000-0")
+    await queue.pull("w9", 0)
+    assert len(await queue.read([])) == 1
+    await queue.at(NOW + 1_000).broker.tend_waiting()
+    assert len((await queue.dump())["watch"]) == 2
+    assert len(await queue.read([])) == 1  # it is said again
+
+
+async def test_workers_that_are_in_no_directory_are_woken_within_ten_seconds(queue: Queue) -> None:
+    """It was deleted, or is from an older snapshot. Others that have no room pull, and say so."""
+    names = [f"w{number:02}" for number in range(25)]
+    for name in names:
+        await queue.broker.heartbeat(name, {})
+        await queue.pull(name)
+    await queue.command("DEL", queue.keys.waiting, queue.keys.watch)
+    await queue.command("ZADD", queue.keys.waiting, 0, "w00")
+    woken = []
+    for second in range(10):
+        await queue.at(NOW + 1_000 * second).broker.tend_waiting()
+        woken.append([name for name in names if await queue.command("LPOP", queue.keys.wake_up(name))])
+    assert sorted(name for some in woken for name in some if name != "w00") == names[1:]
+    assert max(map(len, woken)) <= 4
 
 
 async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
     """The worker that took the token may have died with it."""
-    await queue.command("ZADD", queue.keys.watch, NOW + 5, "w1", NOW + 5, "w2")
+    for worker in ("w1", "w2", "w3"):
+        await queue.pull(worker)
     await queue.add("high", "1000-0")
-    await queue.pull("w3", 0)
-    await queue.command("DEL", queue.keys.bench, queue.keys.wake)
-    await queue.broker.ensure_groups()
-    await queue.broker.tend_watchers()
-    after = await queue.dump()
-    assert (after["wake"], after["bench"]) == ({"undelivered": 1}, ["1"])
+    await queue.pull("w9", 0)
+    assert len(await queue.read([])) == 1
+    await queue.broker.tend_waiting()
+    assert len(await queue.read([])) == 1
+    assert await queue.command("LLEN", queue.keys.wake_up("w3")) == 1
 
 
 async def test_a_full_redis_still_delays_and_returns(queue: Queue) -> None:
@@ -247,7 +287,7 @@ async def test_an_id_that_is_ahead_of_a_clock_that_was_set_back_does_not_count(q
 async def test_watches_of_a_clock_that_was_set_back_end(queue: Queue) -> None:
     await queue.at(NOW + 3_600_000).pull("dead")
     await queue.pull("w1")
-    await queue.broker.tend_watchers()
+    await queue.broker.tend_waiting()
     assert (await queue.dump())["watch"] == [("w1", NOW + 7_000)]
 
 

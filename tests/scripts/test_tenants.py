@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import Completion, Lease, Retry, RetryCode, TenantRule
+from streamfleet.common.broker.types import Completion, Lease, Retry, RetryCode, Role, TenantRule
 from streamfleet.common.protocol import Status
 from streamfleet.operator.tenants import read_tenants
 from streamfleet.worker.services.tenants import keep_tenants
@@ -366,7 +366,7 @@ async def make_group_anew(queue: Queue) -> None:
 async def test_as_many_of_a_tenant_run_as_it_may(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.tenants, "a", "1 2")
     await flood(queue, "a", 5)
-    pulled = await queue.pull(wanted=4, watching=True)
+    pulled = await queue.pull(wanted=4)
     assert ids(pulled.claims) == ["1000-0", "1001-0"]
     assert (pulled.role != 0, pulled.ready) == (True, 0), "it would pull again and again"
     await queue.add("high", "2000-0", tenant="a", deadline=FAR)
@@ -630,3 +630,14 @@ async def test_one_pull_looks_at_a_bounded_number_of_tenants_at_their_limits(que
     assert (await queue.pull()).soonest_ms == 1_000, "the rest is for the next pull"
     in_turn = await queue.command("ZCOUNT", queue.keys.turns("low"), 0, "inf")
     assert 0 < in_turn < len(names) - 1_000
+
+
+async def test_who_drops_a_request_of_a_tenant_at_its_limit_pulls_again(queue: Queue) -> None:
+    """Another one of it may run, and nobody else comes for that."""
+    await queue.broker.set_tenant("a", TenantRule(1, 1))
+    await queue.complete("w1", await queue.running("high", id="r"))
+    for number, name in enumerate("rs"):
+        await queue.add("high", f"{NOW - 9}-{number}", tenant="a", id=name)
+    pulled = await queue.pull("w1", 2)
+    assert (pulled.claims, pulled.dropped, pulled.role) == ([], 1, Role.NONE)
+    assert len((await queue.pull("w1", 2)).claims) == 1

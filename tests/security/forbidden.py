@@ -49,7 +49,7 @@ XRANGE {q}:cancel_requests - +; XDEL {q}:cancel_requests 1-0; XREAD STREAMS {q}:
 EXPIRE {q}:request:r-1 1; INFO; CLIENT UNBLOCK 1; XADD {q}:tokens:r-1 * end succeeded; DEL {q}:tokens:r-1
 XTRIM {q}:tokens:r-1 MAXLEN 0; PEXPIRE {q}:tokens:r-1 1; XREAD STREAMS {other}:tokens:r-1 0
 HGETALL {q}:lanes; HGETALL {q}:entries; HSET {q}:entries enqueued:1|1-0 1; HGET {q}:clock turn; HSET {q}:clock turn 1
-SET {q}:pace {}; HGET {q}:listeners 1; HGET {q}:dead_parts bytes
+SET {q}:pace {}; HGET {q}:dead_parts bytes
 """,
     Role.WORKER: """
 XADD {q}:lane:high * body x; DEL {q}:result:r-1; XRANGE {q}:dead - +; XDEL {q}:dead 1-0

@@ -211,33 +211,36 @@ async def ends_many(admin: Broker, me: Broker) -> None:
 
 
 async def waits(admin: Broker, me: Broker) -> None:
-    """Nothing to do: watch, be an idle waiter, be woken, put back what came."""
+    """Nothing to do: watch, wait by name, be woken, put back what came."""
     assert (await me.pull("w1", 1)).role is Waiting.WATCHER
-    blocked = asyncio.create_task(me.wait(Waiting.IDLE_WAITER, 60_000))
+    blocked = asyncio.create_task(me.wait(60_000, "w1"))
     async with asyncio.timeout(5):
         while not blocked.done():
             await me.unblock()
             await asyncio.sleep(0)
     await blocked
-    await me.wait(Waiting.IDLE_WAITER, 2)
+    await me.wait(2, "w1")
     stream_id = await add(admin, Lane.LOW, f"{NOW}-1", id="hinted")
-    hints = await me.wait(Waiting.WATCHER, 1_000)
+    hints = await me.watch(1_000)
     assert [hint.stream_id for hint in hints] == [stream_id]
     await admin.connection.command("XADD", me.keys.wake, "*", "t", "1")
-    hints += await me.wait(Waiting.WATCHER, 1_000)
-    (found,) = (await me.pull("w1", 1, hints, watching=True)).claims
+    hints += await me.watch(1_000)
+    (found,) = (await me.pull("w1", 1, hints)).claims
     assert found.lease.stream_id == stream_id
     await me.complete("w1", [succeeded(found.lease)])
 
 
 async def gives_way(admin: Broker, me: Broker) -> None:
-    """Full of patient work: stand by, be woken, keep what was generated, go on with it."""
+    """Full of patient work: wait, be woken, keep what was generated, go on with it."""
     await add(admin, Lane.LOW, f"{NOW}-2", id="patient")
     patient = await claim(me, Lane.LOW)
-    await me.pull("w1", Rooms((0,) * 4, (0,) * 4, 0, 4), owing=True)
-    assert await admin.connection.command("LLEN", me.keys.standby) == 1
-    await me.wait(Waiting.STANDBY, 1_000)
-    assert await admin.connection.command("LLEN", me.keys.standby) == 0
+    for worker in ("w1", "w2", "w3"):
+        await me.pull(worker, Rooms((1, 1, 0, 0), (0,) * 4, 0))
+    await me.pull("w2", 0, owing=True)
+    assert await me.wait(1_000, "w3") is True
+    assert await admin.connection.command("LLEN", me.keys.wake_up("w3")) == 0
+    for worker in ("w1", "w3"):
+        await me.pull(worker, 0, owing=True)
     assert await me.keep({"run": b"1 state"})
     assert await me.release("w1", [patient], gave_way=True, kept={patient: ("run", 7)}) == 1
     (again,) = (await me.pull("w1", 1)).claims
@@ -302,13 +305,13 @@ async def has_sessions(admin: Broker, me: Broker, guarded: Guarded, url: str) ->
     await add(admin, Lane.HIGH, f"{NOW}-20", session="s")
     await pull("w3", 0)
     assert await me.cancel(f"high:{NOW}-20")
-    assert [(await pull(worker)).role for worker in ("w2", "w3", "w1")][-1] is Waiting.IDLE_WAITER
+    assert [(await pull(worker)).role for worker in ("w2", "w3", "w1")][-1] is Waiting.WAITER
     await add(admin, Lane.HIGH, f"{NOW}-21", session="s")
     await add(admin, Lane.HIGH, f"{NOW}-22", session="s")
     assert not (await pull("w2")).claims
-    assert await admin.connection.command("PTTL", me.keys.home("w1")) > 0
-    await me.wait_idle(5_000, "w1", 0)
-    assert await admin.connection.command("LLEN", me.keys.home("w1")) == 0
+    assert await admin.connection.command("PTTL", me.keys.wake_up("w1")) > 0
+    await me.wait(5_000, "w1")
+    assert await admin.connection.command("LLEN", me.keys.wake_up("w1")) == 0
     (first,) = (await pull("w1")).claims
     (second,) = (await pull("w1", start="2")).claims  # another start of it: anybody's
     await me.complete("w1", [succeeded(first.lease), succeeded(second.lease)])
@@ -332,7 +335,7 @@ async def later(admin: Broker, me: Broker, guarded: Guarded, url: str) -> None:
     await add(admin, Lane.NORMAL, f"{NOW}-20", id="again", reply="somebody")
     assert await me.retry_later("w1", [Retry(await claim(me), 1_000, ERROR)], 2) == [1]
     async with guarded.broker(url, now_ms=NOW + 2_000) as then:
-        assert (await then.before_reclaiming())[0] == 1
+        assert (await then.return_delayed())[0] == 1
         assert await then.retry_later("w1", [Retry(await claim(then), 0, ERROR)], 2) == [2]
     await add(admin, Lane.NORMAL, f"{NOW}-21", id="wrong")
     lease = await claim(me)
@@ -541,7 +544,7 @@ async def looks(me: Broker) -> None:
         ("ZSCORE", keys.ready("high"), "x"),
         ("HGET", keys.workers, "w1"),
         ("HMGET", keys.workers, "w1"),
-        ("LLEN", keys.bench),
+        ("ZCARD", keys.waiting),
         ("TYPE", keys.watch),
         ("PTTL", keys.result("r-1")),
         ("EXISTS", keys.result("r-1")),

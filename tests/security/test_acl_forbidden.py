@@ -28,11 +28,11 @@ def lived_in(any_guarded: Guarded) -> Guarded:
             admin.set(keys.request("r-1"), "digest high:1-0 me")
             for stream in (keys.dead, keys.reply("me"), keys.reply("other"), keys.cancels, keys.cancel_requests):
                 admin.xadd(stream, {"id": "r-1"}, id="1-0")
-            for name in (keys.ready("high"), keys.delayed, keys.watch):
+            for name in (keys.ready("high"), keys.delayed, keys.waiting, keys.watch):
                 admin.zadd(name, {"x": 1})
             for name in (keys.tries, keys.counts, keys.lane_states, keys.entries, keys.clock, keys.workers):
                 admin.hset(name, "x", "1")
-            admin.rpush(keys.bench, "1")
+            admin.rpush(keys.wake_up("w1"), "1")
             admin.set(keys.maintain, "w1")
             admin.set(keys.pace, "{}")
     for role in Role:
@@ -150,8 +150,8 @@ def all_keys(queue: str) -> dict[str, list[str]]:
     found = {}
     for name in names:
         keys = Keys(name)
-        single = [keys.wake, keys.lane_states, keys.entries, keys.clock, keys.pace, keys.listeners, keys.dead_parts]
-        single += [keys.dead, keys.tries, keys.delayed, keys.bench, keys.watch, keys.counts]
+        single = [keys.wake, keys.lane_states, keys.entries, keys.clock, keys.pace, keys.dead_parts]
+        single += [keys.dead, keys.tries, keys.delayed, keys.waiting, keys.watch, keys.counts]
         single += [
             keys.cancels,
             keys.cancel_requests,
@@ -163,7 +163,7 @@ def all_keys(queue: str) -> dict[str, list[str]]:
             keys.sessions,
             keys.loads,
         ]
-        made = [keys.result("r"), keys.request("r"), keys.reply("r"), keys.home("r")]
+        made = [keys.result("r"), keys.request("r"), keys.reply("r"), keys.wake_up("r")]
         found[name] = [
             *keys.lanes,
             *(key + more for key in map(keys.ready, LANES) for more in ("", ":t:a", ":ht:1", ":firsts", ":past")),

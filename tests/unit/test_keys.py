@@ -20,14 +20,14 @@ SHARED = [
     "dead",
     "tries",
     "delayed",
-    "bench",
+    "waiting",
     "watch",
     "counts",
     "cancels",
     "workers",
 ]
 SHARED += ["dead_parts", "tickets", "served", "tenants", "sessions", "loads"]
-FIXED = [*SHARED, "maintain", "cancel_requests", "clock", "pace", "listeners"]
+FIXED = [*SHARED, "maintain", "cancel_requests", "clock", "pace"]
 names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
 
 
@@ -44,6 +44,7 @@ def test_names_are_as_documented() -> None:
     assert keys.turns("high") == "{default}:turns:high"
     assert (keys.result("r-1"), keys.request("r-1")) == ("{default}:result:r-1", "{default}:request:r-1")
     assert (keys.reply("me"), keys.tokens("r-1")) == ("{default}:reply:me", "{default}:tokens:r-1")
+    assert (keys.wake, keys.wake_up("w1")) == ("{default}:wake", "{default}:wake:w1")
     assert [getattr(keys, name) for name in FIXED] == [
         f"{{default}}:{'lanes' if name == 'lane_states' else name}" for name in FIXED
     ]

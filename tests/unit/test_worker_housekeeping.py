@@ -104,7 +104,7 @@ class Ledger(Broker):
     async def nothing(self) -> None:
         """Do what is left out here."""
 
-    tend_watchers = nothing
+    tend_waiting = nothing
 
     async def mend_types(self) -> list[Damage]:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -11,11 +11,12 @@ import pytest
 from streamfleet.common.broker.types import Hint, Pulled, Role, Rooms
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.limits import QueueLimits
+from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from streamfleet.worker.pull import AT_ONCE, FIRST_AT_ONCE, HANDED_MS, IDLE_WAITER_MS, LOOK_AGAIN_S, Puller
+from streamfleet.worker.pull import AT_ONCE, FIRST_AT_ONCE, HANDED_MS, LOOK_AGAIN_S, WAITER_MS, Puller
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
@@ -29,30 +30,41 @@ class Redis:
         happened: in order.
         pulls: what they give.
         asked: what each pull was asked with.
-        hands_over: True if the next wait of an idle waiter makes it a watcher.
-        waits: time-out of each wait, ms; and of an idle waiter's also the time of its last pull, epoch ms.
+        hands_over: True if the next wait of a waiter makes it a watcher.
+        waits: time-out of each wait, ms.
+        heard: what the next watch brings.
+        watched: lanes of the last watch.
+        hints: what each pull was told of what was heard.
+        refuses: True if Redis permits no wait.
         limits: of the queue.
     """
 
     def __init__(self, *pulls: Pulled) -> None:
         self.happened: list[str] = []
         self.pulls, self.asked = list(pulls), list[dict[str, Any]]()
-        self.hands_over, self.waits = False, list[tuple[int, ...]]()
+        self.hands_over, self.waits = False, list[int]()
+        self.heard, self.watched = list[Hint](), list[Lane]()
         self.limits = QueueLimits()
+        self.hints, self.refuses = list[Sequence[Hint]](), False
         self._waiting = asyncio.Event()
 
-    async def pull(self, _: str, rooms: Rooms, *__: object, **asked: object) -> Pulled:
+    async def pull(self, _: str, rooms: Rooms, hints: Sequence[Hint], **asked: object) -> Pulled:
         self.happened.append("pull")
+        self.hints.append([*hints])
         self.asked.append({"rooms": rooms, **asked})
-        return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.IDLE_WAITER, 0, 0, 0)
+        return self.pulls.pop(0) if self.pulls else Pulled([], 0, Role.WAITER, 0, 0, 0)
 
-    async def wait(self, role: Role, timeout_ms: int) -> list[Hint]:
-        self.waits.append((timeout_ms,))
-        await self._wait("watch" if role is Role.WATCHER else "wait")
-        return []
+    async def watch(self, timeout_ms: int, lanes: Sequence[Lane]) -> list[Hint]:
+        self.waits.append(timeout_ms)
+        self.watched = [*lanes]
+        await self._wait("watch")
+        heard, self.heard = self.heard, []
+        return heard
 
-    async def wait_idle(self, timeout_ms: int, _: str, pulled_ms: int) -> bool:
-        self.waits.append((timeout_ms, pulled_ms))
+    async def wait(self, timeout_ms: int, _: str) -> bool:
+        if self.refuses:
+            raise NotPermitted("no BLPOP")
+        self.waits.append(timeout_ms)
         await self._wait("wait")
         handed_over, self.hands_over = self.hands_over, False
         return handed_over
@@ -112,7 +124,7 @@ async def stops() -> AsyncIterator[list[Rig]]:
         await rig.stop()
 
 
-@pytest.mark.parametrize("role", [Role.WATCHER, Role.IDLE_WAITER])
+@pytest.mark.parametrize("role", [Role.WATCHER, Role.WAITER])
 async def test_a_request_starts_before_the_next_wait(stops: list[Rig], role: Role) -> None:
     redis = Redis(given(1, role))
     stops.append(Rig(redis))
@@ -140,7 +152,7 @@ async def test_an_idle_worker_pulls_less_at_first(stops: list[Rig]) -> None:
 
 
 async def test_who_is_handed_a_watch_watches_without_a_pull(stops: list[Rig]) -> None:
-    redis = Redis(given(1, Role.IDLE_WAITER))
+    redis = Redis(given(1, Role.WAITER))
     redis.hands_over = True
     stops.append(Rig(redis))
     await eventually(lambda: "wait" in redis.happened)
@@ -149,12 +161,12 @@ async def test_who_is_handed_a_watch_watches_without_a_pull(stops: list[Rig]) ->
     await redis.unblock()
     await eventually(lambda: redis.happened[-1] == "wait")
     assert redis.happened == ["pull", "r-1 starts", "wait", "watch", "pull", "wait"]
-    assert [(asked["watching"], asked["owing"]) for asked in redis.asked] == [(False, False), (True, True)]
-    assert redis.waits == [(IDLE_WAITER_MS, 1_000_000), (HANDED_MS + 1,), (IDLE_WAITER_MS, 0)]
+    assert [asked["owing"] for asked in redis.asked] == [False, True]
+    assert redis.waits == [WAITER_MS, HANDED_MS + 1, WAITER_MS]
 
 
 async def test_who_is_handed_a_watch_and_has_no_room_hands_it_on(stops: list[Rig]) -> None:
-    redis = Redis(given(1, Role.IDLE_WAITER))
+    redis = Redis(given(1, Role.WAITER))
     redis.hands_over = True
     rig = Rig(redis)
     stops.append(rig)
@@ -163,7 +175,7 @@ async def test_who_is_handed_a_watch_and_has_no_room_hands_it_on(stops: list[Rig
     await redis.unblock()
     await eventually(lambda: len(redis.asked) > 1)
     assert "watch" not in redis.happened
-    assert (redis.asked[1]["watching"], redis.asked[1]["owing"]) == (True, True)
+    assert redis.asked[1]["owing"]
 
 
 async def test_who_is_stopped_while_a_request_starts_does_not_wait() -> None:
@@ -220,11 +232,39 @@ async def test_who_makes_room_looks_again_soon_for_what_is_smaller_and_more_urge
     assert rig.in_flight.awaited_tokens == 0
 
 
-async def test_a_worker_that_may_not_stand_by_says_so() -> None:
-    class Refusing(Redis):
-        async def wait(self, role: Role, timeout_ms: int, lanes: object = ()) -> list[Hint]:
-            raise NotPermitted(f"no BLPOP as {role} for {timeout_ms} ms on {lanes}")
+def full(*more: Pulled, role: Role) -> tuple[Redis, Rig]:
+    """A worker that has no room for lane `low` any more, and whose pulls give more then."""
+    claims = [in_flight_request(number).claim for number in range(4)]
+    redis = Redis(Pulled(claims, 0, role, 1_000_000, 4, 0), *more)
+    return redis, Rig(redis, capacity=Capacity(5, 100_000))
 
-    rig = Rig(Refusing(*[Pulled([], 0, Role.STANDBY, 0, 0, 0)] * 3))
+
+async def test_a_full_worker_watches_for_what_it_has_room_for_while_it_waits_for_room(stops: list[Rig]) -> None:
+    redis, rig = full(*[Pulled([], 0, Role.WATCHER, 0, 0, 0)] * 2, role=Role.WATCHER)
+    stops.append(rig)
+    await eventually(lambda: "watch" in redis.happened)
+    assert redis.watched == list(LANES[:3])
+    rig.in_flight.changed.set()
+    await eventually(lambda: len(redis.asked) == 2)
+    assert redis.happened.count("watch") == 1, "it goes on beside the pull"
+    redis.heard = [Hint(Lane.HIGH, "5-0")]
+    await redis.unblock()
+    await eventually(lambda: len(redis.asked) == 3)
+    assert redis.hints == [[], [], [Hint(Lane.HIGH, "5-0")]]
+    assert [asked["owing"] for asked in redis.asked] == [False, True, True]
+
+
+async def test_a_full_worker_that_waits_pulls_once_it_is_woken(stops: list[Rig]) -> None:
+    redis, rig = full(role=Role.WAITER)
+    stops.append(rig)
+    await eventually(lambda: "wait" in redis.happened)
+    await redis.unblock()
+    await eventually(lambda: len(redis.asked) == 2)
+    assert redis.asked[1]["owing"]
+
+
+async def test_a_full_worker_that_may_not_wait_says_so() -> None:
+    redis, rig = full(role=Role.WAITER)
+    redis.refuses = True
     with pytest.raises(NotPermitted):
         await asyncio.wait_for(rig.running, 5)

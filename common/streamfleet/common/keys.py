@@ -50,10 +50,9 @@ ORIGINS = {
     "clock": Origin("hash", "the housekeeping", "nothing"),
     "pace": Origin("string", "the housekeeping", "measured paces, for a minute"),
     "wake": Origin("stream", "pulls", "nothing"),
-    "bench": Origin("list", "pulls", "nothing"),
-    "standby": Origin("list", "pulls", "nothing"),
+    "waiting": Origin("zset", "pulls", "nothing"),
     "watch": Origin("zset", "pulls", "nothing"),
-    "listeners": Origin("hash", "pulls", "nothing"),
+    "wake_up": Origin("list", "pulls", "nothing"),
     "cancels": Origin("stream", "results", "notices: a worker hears of a cancellation as it renews"),
     "dead_parts": Origin("hash", "dead letters to come", "their bound in bytes counts from zero"),
     "arrivals": Origin("hash", "requests to come", "counts of who has unstaged requests"),
@@ -70,7 +69,6 @@ ORIGINS = {
     "tokens": Origin("stream", "", "partial output; the result has all of it"),
     "kept": Origin("string", "", "output of an interrupted run, which begins anew"),
     "ended": Origin("list", "", "which results of a tenant are the oldest"),
-    "home": Origin("list", "pulls", "nothing"),
 }
 """Keys by their names in `Keys`: of the queue, of each lane (`EACH_LANE`), request, client, worker or tenant."""
 EACH_LANE = ("lane", "ready", "turns")
@@ -218,7 +216,7 @@ class Keys:
 
         - ``s<hash>`` of a session, ``p<hash>`` of a beginning of prompts: ``<last use> <uses lately> <home>,…``.
         - ``f<hash>`` of a program: ``<last use> <first arrival>``.
-        - ``n|<worker>``: ``<home> <start>``. ``w|<home>``: ``<last pull> <what it does> <worker>``. ``#``: last number.
+        - ``n|<worker>``: ``<home> <start>``. ``w|<home>``: ``<last pull> <worker>``. ``#``: last number.
         """
         return f"{self.base}sessions"
 
@@ -227,13 +225,26 @@ class Keys:
         """Sorted set of these workers' numbers, by what each holds and what waits for it. Goes with the worker."""
         return f"{self.base}loads"
 
-    def home(self, worker: str) -> str:
-        """List of at most one token, with TTL; its idle worker pops it when something comes that waits for it."""
-        return f"{self.base}home:{worker}"
+    @property
+    def waiting(self) -> str:
+        """Sorted set of workers that wait for work, by their room and then by the requests that they hold (wake.lua).
+
+        A pull that leaves its worker with room adds it; the next one, or whoever forgets the worker, removes it.
+        """
+        return f"{self.base}waiting"
+
+    @property
+    def watch(self) -> str:
+        """Sorted set of those of them that block on the streams, by the end of their watch, epoch ms."""
+        return f"{self.base}watch"
+
+    def wake_up(self, worker: str) -> str:
+        """List of at most one token, with TTL. Scripts that leave work behind add; its worker pops it."""
+        return f"{self.base}wake:{worker}"
 
     @property
     def wake(self) -> str:
-        """Stream of one entry, for a watching worker. Scripts that leave work behind add; a pull removes."""
+        """Stream of an entry for each worker that watches. Scripts that leave work behind add; a pull removes."""
         return f"{self.base}wake"
 
     @property
@@ -283,11 +294,6 @@ class Keys:
         return f"{self.base}pace"
 
     @property
-    def listeners(self) -> str:
-        """Hash of seat to ``<end, epoch ms> <lanes> <worker>`` of who listens for urgent requests. Pulls write it."""
-        return f"{self.base}listeners"
-
-    @property
     def dead(self) -> str:
         """Stream of dead letters. Scripts that end requests add; the housekeeping trims."""
         return f"{self.base}dead"
@@ -310,21 +316,6 @@ class Keys:
     def delayed(self) -> str:
         """Sorted set ``<lane number>|<stream id>`` by due time in epoch ms. The housekeeping takes what is due."""
         return f"{self.base}delayed"
-
-    @property
-    def bench(self) -> str:
-        """List of at most one token; idle waiters pop it (BLPOP)."""
-        return f"{self.base}bench"
-
-    @property
-    def standby(self) -> str:
-        """List of at most one token; workers that have room for urgent requests only pop it (BLPOP)."""
-        return f"{self.base}standby"
-
-    @property
-    def watch(self) -> str:
-        """Sorted set of watching workers by the end of their watch, epoch ms; below zero, of idle ones by load."""
-        return f"{self.base}watch"
 
     @property
     def counts(self) -> str:
@@ -375,7 +366,7 @@ class Keys:
             self.dead,
             self.tries,
             self.delayed,
-            self.bench,
+            self.waiting,
             self.watch,
             self.counts,
             self.cancels,

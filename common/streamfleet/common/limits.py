@@ -160,7 +160,7 @@ class QueueLimits(SharedLimits):
 
     Attributes:
         max_entry_bytes: largest entry that may run; larger ones end as failed. The setting is `max_body_bytes`.
-        watchers: number of idle workers that watch for work; the others wait on the bench list.
+        watchers: number of workers that watch for work; each of the others waits to be woken by name.
         at_once: largest number of requests that one call hands back.
         copied_bytes: most bytes of entries that one call copies, or stages; more would block Redis for too long.
         taken_bytes: most bytes of the requests that one pull takes.

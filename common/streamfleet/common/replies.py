@@ -41,11 +41,6 @@ def claim(row: list[Any]) -> Claim:
     return read
 
 
-def made_watcher(token: bytes | None, pulled_ms: int) -> bool:
-    """True if the token of an idle waiter made it a watcher after its last pull, at this time (epoch ms)."""
-    return token is not None and token.startswith(b"watch ") and number(token[6:]) > pulled_ms
-
-
 def number(value: bytes) -> int:
     """Read a counter; 0 if it was overwritten with another value."""
     return int(value) if len(value) <= 20 and value.removeprefix(b"-").isdigit() else 0

@@ -36,7 +36,7 @@ VERBS = (
     "release",
     "retry_later",
     "return_delayed",
-    "tend_watchers",
+    "tend_waiting",
     "lose_homes",
     "expire",
     "tidy_tenants",

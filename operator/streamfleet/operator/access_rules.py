@@ -42,7 +42,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "release",
         "retry_later",
         "return_delayed",
-        "tend_watchers",
+        "tend_waiting",
         "lose_homes",
         "compare",
         "reconcile",
@@ -258,17 +258,18 @@ def _work(p: Patterns) -> list[Grant]:
     derived = [key for key in keys.typed(derived=True) if not key.startswith(keys.ready(""))]
     groups = ("xgroup|create", "xgroup|delconsumer", "xreadgroup", "xpending", "xinfo|consumers")
     entries = ("xclaim", "xrange", "xack", "xdel")
-    sorted_sets = ("zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zscore")
-    hashes = ("hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby")
+    sorted_sets = ("zadd", "zcard", "zrange", "zrangebyscore", "zrem", "zscore")
     return [
         _scripts(p),
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         # Scripts make the names of the sets of tenants and homes.
-        Grant((*sorted_sets, "exists", "zpopmin", "zremrangebyscore"), p.of(BOTH, keys.ready)),
-        Grant((*sorted_sets, "zremrangebyscore"), p.of(BOTH, keys.delayed, keys.watch)),
-        Grant(hashes, p.of(BOTH, keys.tries, keys.counts, keys.workers)),
-        Grant(("hget", "hmget", "hlen", "hset", "hdel", "hincrby"), p.of(BOTH, keys.lane_states)),
-        Grant(("hget", "hgetall", "hmget", "hset", "hdel"), p.of(BOTH, keys.clock, keys.listeners)),
+        Grant((*sorted_sets, "exists", "zcount", "zpopmin", "zremrangebyscore"), p.of(BOTH, keys.ready)),
+        Grant((*sorted_sets, "zremrangebyscore"), p.of(BOTH, keys.delayed, keys.waiting, keys.watch)),
+        Grant(
+            ("hget", "hmget", "hlen", "hset", "hdel", "hincrby"), p.of(BOTH, keys.tries, keys.counts, keys.lane_states)
+        ),
+        Grant(("hdel", "hgetall", "hkeys", "hlen", "hset"), p.of(BOTH, keys.workers)),
+        Grant(("hget", "hgetall", "hmget", "hset", "hdel"), p.of(BOTH, keys.clock)),
         Grant(("hget", "hset", "hdel", "hincrby"), p.of(BOTH, keys.entries, keys.dead_parts)),
         Grant(("get", "set"), p.of(BOTH, keys.pace)),
         # Turns and charges of tenants
@@ -285,9 +286,9 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("unlink",), p.of(WRITE, keys.served, keys.loads, keys.sessions)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
-        Grant(("llen", "rpush", "blpop"), p.of(BOTH, keys.bench, keys.standby, keys.home)),
+        Grant(("llen", "rpush", "blpop", "del"), p.of(BOTH, keys.wake_up)),
         Grant(("hsetnx", "hset", "hmget", "hgetall", "hexists", "exists"), p.of(BOTH, keys.result)),
-        Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens, keys.home)),
+        Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens, keys.wake_up)),
         # Ended requests of API keys, which are bounded by tenant
         Grant(("lindex", "lpop", "rpush", "pexpire"), p.of(BOTH, keys.ended)),
         Grant(("memory|usage",), p.of(READ, keys.tokens)),
@@ -322,6 +323,8 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant((*streams, *others), (READ + p.whole,)),
         # trace: how many run before a request
         Grant(("zrank",), p.of(READ, keys.ready)),
+        # workers
+        Grant(("hget", "hmget"), p.of(READ, keys.workers)),
         # queue set
         Grant(("hset",), p.of(BOTH, keys.meta)),
         # tenants

@@ -38,7 +38,7 @@ class Faults(FleetState):
     async def _crash(self, step: Step) -> None:
         """A worker dies, or a machine with all those that watch or were woken; others take their places sooner or
         later, every other time under the same names."""
-        waking = [worker for worker in self.workers if worker.called or worker.hints or worker.watching]
+        waking = [worker for worker in self.workers if worker.called or worker.hints or worker.state == "watching"]
         dying = [self._worker(step)] if not waking or step.z % 3 == 0 else waking if step.z % 3 == 1 else waking[:1]
         for worker in dying:
             await self._die(worker)
@@ -95,15 +95,16 @@ class Faults(FleetState):
         due = [name for name, place in self.model.places.items() if place[0] == "delayed" and place[1] <= self.now]
         for name in due:
             self._back(name)
-        returned, _ = await self.queue.broker.before_reclaiming(most_delay_ms=MOST_DELAY_MS)
+        returned, _ = await self.queue.broker.return_delayed(most_delay_ms=MOST_DELAY_MS)
         assert returned == len([name for name in due if name in self.model.places])
         for name, place in self.model.places.items():
             if place[0] == "delayed":  # due later where the clock was set back
                 self.model.places[name] = ("delayed", min(place[1], self.now + MOST_DELAY_MS))
-        for key in [key for key in await self.queue.dump() if key.startswith("home:")]:
-            name = key.removeprefix("home:")
+        await self.queue.broker.tend_waiting()
+        for key in [key for key in await self.queue.dump() if key.startswith("wake:")]:
+            name = key.removeprefix("wake:")
             if all(worker.name != name or worker.state != "waiting" for worker in self.workers):
-                await self.queue.command("DEL", self.queue.keys.home(name))  # after a minute it is gone
+                await self.queue.command("DEL", self.queue.keys.wake_up(name))  # after a minute it is gone
         self.dump = await self.queue.dump()
         self._check_homes()
         self.disturbed = False
@@ -142,4 +143,8 @@ class Faults(FleetState):
         """Consumers of workers that left are deleted where they hold nothing; the server forgets its scripts."""
         await self.queue.broker.heartbeat(self._worker(step).name, {})
         await self.queue.broker.deregister(silent_ms=-1)
+        waits = {name for name, _ in (await self.queue.dump()).get("waiting", [])}
+        for worker in self.workers:  # one that was forgotten while it waits is woken once it has told of itself
+            if worker.state == "waiting" and worker.name not in waits:
+                worker.state = "awake"
         await self.queue.command("SCRIPT", "FLUSH")

@@ -100,6 +100,8 @@ class LabelledFleet(LabelledState):
         await self._go_on()
         for name in [*self.order.tenants]:
             await self._set_tenant(name, TenantRule())
+        for worker in self.workers:
+            worker.doomed = False
         if not self.workers:
             self._start("last", 0)
         for _ in range(200):
@@ -119,7 +121,7 @@ class LabelledFleet(LabelledState):
         """An hour later nothing is left of tenants, sessions and homes."""
         self.now += HOUR_MS + TICK_MS
         for _ in range(FORGET_ROUNDS):
-            await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
+            await self.queue.broker.return_delayed(most_delay_ms=30_000)
             await self.queue.broker.after_staging()
         names = "tenants", "sessions", "interrupted", "labelled"
         fields = await self.queue.command("HMGET", self.queue.keys.lane_states, *names)

@@ -24,7 +24,7 @@ SEEN_MS = 2_000
 NO_HOME = 1_000_000
 """Numbers of workers that the scripts give none begin here: what is held knows its worker by name."""
 HOMING = b"1"
-FILLS, PART, BASE = 2, 4_096, 1_000_000
+FILLS, NO_SLOT = 2, 2**19
 """Constants of filling.lua."""
 
 # What a call does is undone: the keys before it, and after it.
@@ -145,11 +145,9 @@ class Order(Model):
             if not turns[number]:
                 lane.reached = lane.new = 0
 
-    def wanted(self, worker: str, room: int, held: int, watch: Sequence[tuple[str, float]]) -> int:
-        """Most requests that it takes at once, while others have more room (filling.lua)."""
-        watch = [(name, score) for name, score in watch if name != worker]
-        waits = [score + BASE for _, score in watch if score < 0][:1]
-        waits += [score % 1 * PART for _, score in watch if score >= self.now]
+    def wanted(self, worker: str, room: int, held: int, waiting: Sequence[tuple[str, float]]) -> int:
+        """Most requests that it takes at once, while others have more room."""
+        waits = [score for name, score in waiting if name != worker and score < NO_SLOT]
         number, lanes = self.number(worker), self.lanes.values()
         own = sum(e.home == number and not e.until for lane in lanes for e in lane.waiting.values())
         few = max(1, min(room, int(min(waits)) + FILLS - held)) if waits and room > 1 else room

@@ -67,7 +67,7 @@ class LabelledState:
         self.calm_from = BEGIN
         """Until then nobody need be woken: a worker died with a wake-up, and the housekeeping has not said it again."""
         self.dead_until = 0.0
-        """Until when a worker that died counts as one that listens, or watches."""
+        """Until when a worker that died counts as one that watches."""
         self.told_dead: set[str] = set()
         """Dead workers that had taken a wake-up along when the housekeeping came last."""
         self.tick_at = BEGIN + TICK_MS
@@ -141,7 +141,6 @@ class LabelledState:
     def _bury(self, worker: Worker) -> None:
         self.workers.remove(worker)
         self.dead[worker.name] = self.now
-        self.dead_until = max(self.dead_until, worker.listens_until)
         self.calm_from = self.tick_at
 
     async def _round(self, worker: Worker) -> None:
@@ -159,7 +158,7 @@ class LabelledState:
     async def _pull(self, worker: Worker, rooms: Rooms) -> Role:
         hints, worker.hints = worker.hints, []
         known: dict[str, Any] = {
-            "watching": worker.watching, "owing": worker.owing, "watch_ms": WATCH_MS, "home": worker.home
+            "owing": worker.owing, "watch_ms": WATCH_MS, "home": worker.home
         }  # fmt: skip
         keys, most = self.queue.keys, max(rooms.lanes)
         await self._see_rules()
@@ -168,8 +167,8 @@ class LabelledState:
             self.order.follow(*await tried(self.queue, trial, self.order.commands(keys)))
         handed = [request for hint in hints if (request := self.books.requests.get(f"{hint.lane}:{hint.stream_id}"))]
         staged, ended = self.books.stage(handed)
-        watch = await self.queue.command("ZRANGE", keys.watch, 0, -1, "WITHSCORES")
-        wanted = self.order.wanted(worker.name, most, len(worker.leases), pairs_of(watch))
+        waiting = await self.queue.command("ZRANGE", keys.waiting, 0, -1, "WITHSCORES")
+        wanted = self.order.wanted(worker.name, most, len(worker.leases), pairs_of(waiting))
         pulled = await self.queue.pull(worker.name, rooms, hints, **known)
         number = self.order.number(worker.name)
         taken = self.order.take(number, [], wanted, self.now, rooms=rooms.lanes, owed=rooms.owed)
@@ -177,10 +176,8 @@ class LabelledState:
         assert [pulled.staged, pulled.dropped] == [staged, ended]
         if wanted == most:
             assert pulled.soonest_ms == taken.soonest, f"{worker.name}: {pulled.soonest_ms}, not {taken.soonest}"
-        worker.watching = worker.owing = pulled.role is Role.WATCHER
-        worker.soonest_ms = pulled.soonest_ms if worker.watching else None
-        worker.pulled_ms = pulled.now_ms
-        worker.listens_until = self.now + WATCH_MS if pulled.role is Role.LISTENER else 0
+        worker.owing = pulled.role is not Role.NONE
+        worker.soonest_ms = pulled.soonest_ms if pulled.role is Role.WATCHER else None
         worker.leases |= {claim.lease.entry: claim.lease for claim in pulled.claims}
         worker.note_room(self.now, took=bool(pulled.claims))
         return pulled.role
@@ -192,9 +189,10 @@ class LabelledState:
 
     def _ended(self, worker: Worker, lease: Lease) -> None:
         """A worker has room again, and one that waits for that goes on."""
+        waits_for_room = min(worker.rooms().lanes) == 0
         del worker.leases[lease.entry]
         worker.note_room(self.now)
-        if worker.waits in (Role.NONE, Role.LISTENER, Role.STANDBY):
+        if waits_for_room:
             worker.waits = None
 
     async def _interrupt(self, worker: Worker, lease: Lease, *, kept: bool) -> None:
@@ -246,7 +244,7 @@ class LabelledState:
             ends, self.told_dead = await self._waiting_dead()
             self.dead_until = max(self.dead_until, *ends)
         await self._see_rules()
-        await self.queue.broker.before_reclaiming(most_delay_ms=30_000)
+        await self.queue.broker.return_delayed(most_delay_ms=30_000)
         await self._follow()
         for request in sorted(due, key=lambda request: (request.place[1], request.member)):
             request.since = self.now
@@ -311,8 +309,8 @@ class LabelledState:
                 idle = now - max(since, now if room is None else room)
                 if idle <= IDLE_MS:
                     continue
-                mine = request.entry.home == self.order.number(worker.name) and worker.waits is Role.IDLE_WAITER
-                told = request.entry.home == 0 or (mine and since == request.since)
+                mine = request.entry.home == self.order.number(worker.name) and worker.waits is Role.WAITER
+                told = request.entry.home == 0 or (mine and since == request.since != self.open_since[request.lane])
                 patient = not told or await self._is_told_again(since)
                 if idle > HOME_MS or not patient:
                     raise AssertionError(f"{worker.name} idles beside {request.name} for {idle} ms")
@@ -325,7 +323,7 @@ class LabelledState:
     async def _waiting_dead(self) -> tuple[list[float], set[str]]:
         """The ends of watches of workers that died, and those of them that have not come for a wake-up."""
         keys, names = self.queue.keys, [*self.dead]
-        commands = [("ZRANGE", keys.watch, 0, -1, "WITHSCORES"), *(("EXISTS", keys.home(name)) for name in names)]
+        commands = [("ZRANGE", keys.watch, 0, -1, "WITHSCORES"), *(("EXISTS", keys.wake_up(name)) for name in names)]
         watch, *told = await self.queue.connection.pipeline(commands)
         ends = [end for name, end in pairs_of(watch) if name in self.dead]
         return [0, *ends], {name for name, number in zip(names, told, strict=True) if number}

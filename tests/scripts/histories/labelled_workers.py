@@ -10,11 +10,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamfleet.common.broker.types import WOKEN, Hint, Home, Lease, Role, Rooms
+from streamfleet.common.broker.types import Hint, Home, Lease, Role, Rooms
 from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.replies import made_watcher
-from streamfleet.worker.pull import IDLE_WAITER_MS, WAIT_MS
+from streamfleet.worker.pull import WAIT_MS, WAITER_MS
 from tests.scripts.harness import Queue
 
 PATIENT = 3
@@ -46,7 +45,6 @@ class Worker:
         reserve: number of slots that patient lanes leave free; 0 for a worker that has the same room for all.
         waits: way in which it waits; None while it goes on, `Role.NONE` for one that waits for room.
         until: end of that wait, epoch ms.
-        listens_until: time until which it counts as one that listens, epoch ms; 0 for one that does not.
         number: place among those that wait.
         free_since: by lane the time since which it has a free slot and got nothing; None without a free slot.
     """
@@ -58,14 +56,11 @@ class Worker:
     leases: dict[str, Lease] = field(default_factory=dict)
     waits: Role | None = None
     until: int = 0
-    listens_until: int = 0
     number: int = 0
     hints: list[Hint] = field(default_factory=list)
-    watching: bool = False
     may_watch: bool = False
     owing: bool = False
     soonest_ms: int | None = None
-    pulled_ms: int = 0
     free_since: list[int | None] = field(default_factory=lambda: [None] * len(LANES))
     doomed: bool = False
     """It dies as soon as it is woken."""
@@ -82,7 +77,7 @@ class Worker:
         patient = max(0, free - self.reserve)
         urgent = free or int(any(lease.lane.number >= PATIENT for lease in self.leases.values()))
         rooms = [urgent if lane.number < PATIENT else patient for lane in LANES]
-        return Rooms(rooms, [free] * len(LANES), free, PATIENT)
+        return Rooms(rooms, [free] * len(LANES), free)
 
     def note_room(self, now: int, *, took: bool = False) -> None:
         """Keep `free_since`; `took`: it has just taken something."""
@@ -99,22 +94,15 @@ class Worker:
 
     def asks(self, keys: Keys) -> dict[str, list[str]]:
         """Keys that it blocks on."""
-        rooms = self.rooms().lanes
-        lanes = [lane for lane in LANES if self.waits is Role.WATCHER or rooms[lane.number - 1] > 0]
-        streams = [keys.wake, *map(keys.lane, lanes)]
-        return {
-            "lists": {Role.IDLE_WAITER: [keys.home(self.name), keys.bench], Role.STANDBY: [keys.standby]}.get(
-                self.waits or Role.NONE, []
-            ),
-            "streams": streams if self.waits in (Role.WATCHER, Role.LISTENER) else [],
-        }
+        if self.waits is Role.WAITER:
+            return {"lists": [keys.wake_up(self.name)], "streams": []}
+        lanes = [lane for lane, room in zip(LANES, self.rooms().lanes, strict=True) if room > 0]
+        return {"lists": [], "streams": [keys.wake, *map(keys.lane, lanes)]}
 
     def hear(self, keys: Keys, got: Any) -> None:
         """A wait is over, because of this answer."""
-        if self.waits is Role.IDLE_WAITER:
-            self.may_watch = self.watching = made_watcher(got, self.pulled_ms)
-        elif self.waits is Role.STANDBY:
-            self.hints.append(WOKEN)
+        if self.waits is Role.WAITER:
+            self.may_watch = got == b"watch"
         else:
             lane_of: dict[bytes, Lane | None] = {keys.lane(lane).encode(): lane for lane in LANES}
             for key, entries in got:
@@ -124,11 +112,9 @@ class Worker:
     def next_wait(self, role: Role, now: int, number: int) -> None:
         """Wait as `Puller._round` does after its pull."""
         room = max(self.rooms().lanes)
-        if role in (Role.LISTENER, Role.STANDBY):
-            self.wait(role, now + WAIT_MS, number)
-        elif room > 0 and role is not Role.NONE:
+        if room > 0 and role is not Role.NONE:
             if not self.hints:
-                longest = IDLE_WAITER_MS if role is Role.IDLE_WAITER else WAIT_MS
+                longest = WAITER_MS if role is Role.WAITER else WAIT_MS
                 soonest = longest if self.soonest_ms is None else self.soonest_ms + 1
                 self.wait(role, now + min(longest, soonest), number)
         elif room <= 0 and not self.owing:

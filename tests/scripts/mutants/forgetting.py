@@ -28,13 +28,7 @@ MUTANTS = (
         "interrupted: records of another type lose nothing",
         "call_if_typed('HSET', ENTRIES, interrupted_field",
         "call('HSET', ENTRIES, interrupted_field",
-        "pull_rooms.what_is_known_of_entries_and_listeners_is_left_alone_where_it_has_another_type",
-    ),
-    Mutant(
-        "roles: seats of another type lose nothing",
-        "call_if_typed('HMGET', LISTENERS",
-        "call('HMGET', LISTENERS",
-        "pull_rooms.what_is_known_of_entries_and_listeners_is_left_alone_where_it_has_another_type",
+        "pull_rooms.what_is_known_of_entries_is_left_alone_where_it_has_another_type",
     ),
     *(
         Mutant(
@@ -50,7 +44,7 @@ MUTANTS = (
             ("counts", "  call('HLEN', COUNTS)\n", "", ""),
             ("lanes", "labelled = call('HGET'", "labelled = call_if_typed('HGET'", ""),
             ("dead", "  call('XLEN', DEAD)\n", "", ""),
-            ("bench", "  call('LLEN', BENCH)\n", "", ""),
+            ("waiting", "  call('ZCARD', WAITING)\n", "", ""),
             ("delayed", "  call('ZCARD', DELAYED)\n", "", ""),
             ("watch", "  call('ZCARD', WATCH)\n", "", ""),
             ("wake", "  call('XLEN', WAKE)\n  return", "  return", ""),
@@ -94,6 +88,7 @@ MUTANTS = (
         "check.silent_workers_are_forgotten_and_living_ones_are_not",
     ),
     Mutant("deregister: no watch of the gone", caught_by="check.a_worker_that_leaves_is_forgotten"),
+    Mutant("deregister: no wake-up for the gone", caught_by="filling.a_worker_that_leaves_is_not_woken"),
     Mutant(
         "deregister: not the living, however idle their consumers",
         "not looked_at[name] and ",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scripts.mutants.mutant import HISTORY, LABELLED, Mutant
+from tests.scripts.mutants.mutant import HISTORY, Mutant
 
 MUTANTS = (
     Mutant(
@@ -81,12 +81,6 @@ MUTANTS = (
         HISTORY,
         10,
     ),
-    Mutant("tend_watchers: work is said again", seed=11),
-    Mutant(
-        "tend_watchers: dead watchers are struck off",
-        caught_by="filling.the_housekeeping_leaves_idle_waiters_and_counts_watchers_alone",
-    ),
-    Mutant("tend_watchers: dead watchers are replaced", seed=5),
     Mutant("reclaim: bytes are bounded", caught_by="reclaim.taking_back_is_bounded_in_bytes"),
     Mutant(
         "reclaim: not a lease that a clock set back for a moment made old",
@@ -108,8 +102,8 @@ MUTANTS = (
     ),
     Mutant("return_delayed: due times of a clock that was set back are cut", seed=2),
     Mutant(
-        "tend_watchers: watches of a clock that was set back end",
-        caught_by="retry_later.watches_of_a_clock_that_was_set_back_end",
+        "return_delayed: somebody is woken",
+        caught_by="retry_later.returned_work_has_its_old_rank_and_somebody_is_woken",
     ),
     Mutant(
         "reclaim: not by a clock that has stepped forward",
@@ -316,5 +310,4 @@ MUTANTS = (
         HISTORY,
         2,
     ),
-    Mutant("tend_watchers: a stand-by is told too, where the only listener died", caught_by=LABELLED, seed=237),
 )

@@ -18,70 +18,6 @@ MUTANTS = (
         "pull_rooms.the_only_lane_that_waits_has_its_room_too",
     ),
     Mutant(
-        "roles: nobody listens where somebody watches",
-        "elseif watching == 0 and (listening == 0",
-        "elseif (listening == 0",
-        "pull_rooms.nobody_listens_where_an_idle_worker_watches",
-    ),
-    Mutant(
-        "roles: two listeners at most",
-        "kind > 0 and free < cfg.watchers) then",
-        "kind > 0) then seat = seat or 'listener:1'",
-        "pull_rooms.a_full_worker_listens_while_nobody_watches",
-    ),
-    Mutant(
-        "roles: nobody who would have to interrupt listens where others have a free slot",
-        "or kind > 0 and free < cfg.watchers",
-        "or listening < cfg.watchers",
-        "pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
-    ),
-    Mutant(
-        "roles: one that has died makes way once",
-        "return taken, free, full or empty,",
-        "return taken, free, empty or full,",
-        "pull_rooms.a_listener_without_a_free_slot_that_has_died_makes_way_once",
-    ),
-    Mutant(
-        "roles: a listener without a free slot makes way for one that has one",
-        caught_by="pull_rooms.who_would_have_to_interrupt_listens_only_where_nobody_has_a_free_slot",
-    ),
-    Mutant(
-        "roles: its seat too",
-        "return taken, free, full or empty,",
-        "return taken, free, full and 'listener:2' or empty,",
-        "pull_rooms.who_has_a_free_slot_takes_the_seat_of_one_that_has_none",
-    ),
-    Mutant(
-        "roles: nobody listens beside one that has a free slot for more lanes",
-        "more > 0 and cfg.watchers or free + 1",
-        "free + 1",
-        "pull_rooms.who_has_a_free_slot_for_more_lanes_listens",
-    ),
-    Mutant(
-        "roles: who has a free slot for more lanes takes the seat",
-        "if more < 0 then full",
-        "if more < 0 and lanes_free == '0' then full",
-        "pull_rooms.who_has_a_free_slot_for_more_lanes_listens",
-    ),
-    Mutant(
-        "roles: who listens for fewer lanes than before tells a stand-by",
-        " or kind < before) then",
-        ") then",
-        "pull_rooms.who_listens_for_fewer_lanes_than_before_tells_a_stand_by",
-    ),
-    Mutant(
-        "roles: who was woken for a lane tells a stand-by of the rest",
-        " or lane < LANE_COUNT and arg.hints[1] then",
-        " then",
-        "pull_rooms.who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for",
-    ),
-    Mutant(
-        "roles: who comes at the end of a request tells nobody of the rest",
-        " or lane < LANE_COUNT and arg.hints[1] then",
-        " or lane < LANE_COUNT then",
-        "pull_rooms.who_was_woken_tells_a_stand_by_of_what_it_has_no_room_for",
-    ),
-    Mutant(
         "choose: a lane that is owed a pick gets no more than its own part",
         "taken < arg.owed[lane] then open",
         "taken < arg.owed[1] then open",
@@ -98,26 +34,6 @@ MUTANTS = (
         "open = before > arg.rooms[top] - taken and credit",
         "open = credit",
         "pull_rooms.a_lane_that_is_owed_leaves_room_for_all_that_wait_before_it",
-    ),
-    Mutant(
-        "roles: the seat of who is gone is free",
-        " and tonumber(till) > now then",
-        " then",
-        "pull_rooms.a_listener_that_is_gone_loses_its_seat",
-    ),
-    Mutant(
-        "roles: full workers do not wake each other without an end",
-        "(moved or arg.owing and arg.n == 0)",
-        "(moved or arg.owing)",
-        "pull_rooms.full_workers_do_not_wake_each_other_for_what_none_can_take",
-    ),
-    Mutant(
-        "roles: a seat that is given up is free",
-        caught_by="pull_rooms.who_has_no_room_left_gives_its_seat_to_a_stand_by",
-    ),
-    Mutant(
-        "roles: somebody else with room for urgent work takes over",
-        caught_by="pull_rooms.what_is_left_behind_wakes_a_stand_by",
     ),
     Mutant(
         "release: an interruption is counted",
@@ -259,7 +175,7 @@ MUTANTS = (
         "  while cut and (false",
         "pause.what_rests_and_is_not_in_order_yet_holds_up_nobody",
     ),
-    Mutant("pause: going on wakes somebody", caught_by="pause.a_lane_that_goes_on_wakes_watchers_and_the_bench"),
+    Mutant("pause: going on wakes somebody", caught_by="pause.a_lane_that_goes_on_wakes_somebody"),
     Mutant(
         "pause: since the first time",
         "if pause and not paused then",
@@ -348,51 +264,6 @@ MUTANTS = (
         "    if not row then\n",
         "pull_take.entries_deleted_by_hand_are_counted_as_vanished",
     ),
-    Mutant("pull: who asks for work watches no more"),
-    Mutant(
-        "pull: also when the answer was lost",
-        "if arg.watching or arg.owing or arg.n > 0 then call('ZREM'",
-        "if arg.watching or arg.owing then call('ZREM'",
-        HISTORY,
-        0,
-    ),
-    Mutant(
-        "pull: housekeeping does not end a watch",
-        "if arg.watching or arg.owing or arg.n > 0 then call('ZREM'",
-        "if true then call('ZREM'",
-        HISTORY,
-        0,
-    ),
-    Mutant(
-        "pull: at most so many watch",
-        "local watches = watching < cfg.watchers",
-        "local watches = true",
-        HISTORY,
-        0,
-    ),
-    Mutant(
-        "pull: dead watchers do not count", "call('ZCOUNT', WATCH, now, '+inf')", "call('ZCARD', WATCH)", HISTORY, 4
-    ),
-    Mutant(
-        "pull: a wake-up without room is handed on",
-        "local owing = moved or arg.owing",
-        "local owing = moved",
-        "pull_roles.a_wake_up_that_found_no_room_is_handed_on",
-    ),
-    Mutant(
-        "pull: a token for work left behind",
-        "if (ready > 0 and owing) or watching < cfg.watchers then\n",
-        "if watching < cfg.watchers then\n",
-        "filling.of_the_idle_waiters_the_emptiest_is_woken_first",
-    ),
-    Mutant(
-        "pull: a token for an empty watch",
-        "if (ready > 0 and owing) or watching < cfg.watchers then\n",
-        "if ready > 0 and owing then\n",
-        HISTORY,
-        14,
-    ),
-    Mutant("pull: a watcher woken for work left behind", seed=1),
     Mutant(
         "pull: nobody woken when nothing moved",
         "local moved = #claims + dropped + staged > 0",
@@ -400,16 +271,4 @@ MUTANTS = (
         "pull_roles.nobody_is_woken_twice_for_the_same_work",
     ),
     Mutant("pull: counts are written"),
-    Mutant(
-        "wake: one token is enough",
-        "if call('LLEN', BENCH) == 0 then call('RPUSH', BENCH, '1') end",
-        "call('RPUSH', BENCH, '1')",
-        HISTORY,
-        0,
-    ),
-    Mutant("wake: one wake-up is enough", "'MAXLEN', 1, '*'", "'*'", HISTORY, 0),
-    Mutant(
-        "wake: idle waiters too", caught_by="reclaim.work_of_a_silent_worker_is_ready_again_with_its_attempt_counted"
-    ),
-    Mutant("wake: watchers too", seed=1),
 )

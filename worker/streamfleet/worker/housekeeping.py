@@ -165,6 +165,7 @@ class Housekeeper:
         if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
             await self._reclaim(lease_ms)
         await self._stage()
+        await self._broker.tend_waiting()
         await self._mender.tick()
         await self._expire()
         await take_turn(self._broker, SERVICES)
@@ -208,9 +209,8 @@ class Housekeeper:
                 break
 
     async def _return_delayed(self) -> float:
-        """Return due retries to their lanes, and wake somebody; returns the seconds until more are due."""
+        """Return due retries to their lanes; returns the seconds until more are due."""
         _, next_ms = await self._broker.return_delayed(most_delay_ms=self._retry_max_ms)
-        await self._broker.tend_watchers()
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 WAIT_MS = 5_000
 AT_ONCE = 128  # while Redis gives out the next part, the previous one is on its way into the engine
 FIRST_AT_ONCE = 32  # of an idle worker, whose engine waits meanwhile
-IDLE_WAITER_MS = 40_000  # idle waiters are woken; five hundred of them must not poll all the time
+WAITER_MS = 40_000  # waiters are woken; five hundred of them must not poll all the time
 WATCHER_MS = 7_000
 RECONNECT_S = 0.5
 UNBLOCK_AGAIN_S = 0.02
@@ -72,13 +72,11 @@ class Puller:
         self._judge = Judge(admission.times, clock.monotonic())
         self.credit = 0
         self._hints: list[Hint] = []
-        self._watching = self._may_watch = False
-        self._owing = False
+        self._may_watch = self._owing = False
         self._listens_for: tuple[Role, list[Lane]] = (Role.NONE, [])
         self._listener: asyncio.Task[None] | None = None
         self._start = uuid.uuid4().hex[:12]  # its prefix cache is empty
         self._soonest_ms: int | None = None
-        self._pulled_ms = 0
         self._most: int | None = None
         self._look_again_at = 0.0
         self._stopping = False
@@ -134,13 +132,8 @@ class Puller:
         metrics.CREDIT.set(self.credit)
         if self._stopping:
             return
-        if role in (Role.LISTENER, Role.STANDBY):
-            await self._listen(role, [lane for lane, room in zip(LANES, rooms, strict=True) if room > 0])
-            await self._wait_for_room()
-        elif max(rooms) > 0 and role is not Role.NONE:
-            await self._stop_listening()
-            if not self._hints:
-                await self._wait_for_work(role)
+        if max(rooms) > 0 and role is not Role.NONE:
+            await self._wait(role, [lane for lane, room in zip(LANES, rooms, strict=True) if room > 0])
         elif max(rooms) <= 0 and not self._owing:
             await self._wait_for_room()
 
@@ -203,10 +196,8 @@ class Puller:
                     [min(room, at_once) for room in rooms],
                     self._admission.owed,
                     self._admission.free,
-                    self._admission.patient,
                 ),
                 hints,
-                watching=self._watching,
                 owing=self._owing,
                 watch_ms=WATCHER_MS,
                 needs=self._judge.needs(asked_at) if self._broker.limits.judge_deadlines == "on" else None,
@@ -217,10 +208,10 @@ class Puller:
             raise
         hit(Point.AFTER_PULL)
         self._judge.pulled(pulled.ready, pulled.dropped, asked_at)
-        self._pulled_ms = pulled.now_ms
-        self._watching = pulled.role is Role.WATCHER
-        self._soonest_ms = pulled.soonest_ms if self._watching else None
-        self._owing = self._watching or bool(self._hints)
+        self._soonest_ms = pulled.soonest_ms if pulled.role is Role.WATCHER else None
+        # A worker that waits or was woken owes the queue a pull, even if its room is gone by then: only a pull ends its
+        # wait, puts back the entries that it was given, and wakes another worker in its place.
+        self._owing = pulled.role is not Role.NONE or bool(self._hints)
         metrics.DROPPED.inc(pulled.dropped)
         self._admission.claimed({claim.lease.lane for claim in pulled.claims}, asked_at)
         demand = self._admission.expected
@@ -253,36 +244,44 @@ class Puller:
                 for request, output in zip(requests, outputs, strict=True):
                     request.resume = None if output is None else Partial.decode(output)
 
-    async def _wait_for_work(self, role: Role) -> None:
-        longest_ms = IDLE_WAITER_MS if role is Role.IDLE_WAITER else WAIT_MS
-        timeout_ms = min(longest_ms, self._admission.policy.wait_ms(self._clock.monotonic()) or longest_ms)
-        if self._soonest_ms is not None:
-            timeout_ms = min(timeout_ms, self._soonest_ms + 1)
-        # A worker that watches or took a wake-up owes the queue a pull, even if its room is gone by then: only a pull
-        # frees the watch, the entries that it brought, and the wake-up for another worker.
-        self._blocked = self._owing = self._idle = True
+    async def _wait(self, role: Role, lanes: list[Lane]) -> None:
+        """Wait until there may be work in these lanes; beside it for room, if there is none for the others."""
+        if len(lanes) < len(LANES):
+            await self._listen(role, lanes)
+            await self._wait_for_room()
+            return
+        await self._stop_listening()
+        if self._hints:
+            return
+        self._blocked = self._idle = True
         try:
-            if role is Role.IDLE_WAITER:
-                handed_over = await self._broker.wait_idle(timeout_ms, self._worker, self._pulled_ms)
-                self._may_watch = self._watching = handed_over
-            else:
-                self._hints = await self._broker.wait(role, timeout_ms)
+            await self._hear(role, lanes)
         finally:
             self._blocked = False
 
+    async def _hear(self, role: Role, lanes: list[Lane]) -> None:
+        longest_ms = WAIT_MS if role is Role.WATCHER else WAITER_MS
+        timeout_ms = min(longest_ms, self._admission.policy.wait_ms(self._clock.monotonic()) or longest_ms)
+        if self._soonest_ms is not None:
+            timeout_ms = min(timeout_ms, self._soonest_ms + 1)
+        if role is Role.WATCHER:
+            heard = await self._broker.watch(timeout_ms, lanes)
+            self._hints += heard  # behind the wait: a pull takes the list away meanwhile
+        else:
+            self._may_watch = await self._broker.wait(timeout_ms, self._worker)
+
     async def _listen(self, role: Role, lanes: list[Lane]) -> None:
-        """Go on hearing of requests for which there is room, in the background; what is heard ends a wait for room."""
-        listens_for = role, lanes if role is Role.LISTENER else []
+        """Go on hearing of requests in the background; what is heard ends a wait for room."""
+        listens_for = role, lanes if role is Role.WATCHER else []
         if self._listener is not None and (self._listener.done() or listens_for != self._listens_for):
             await self._stop_listening()
         if self._listener is None:
             self._listens_for = listens_for
-            self._listener = asyncio.create_task(self._hear(role, lanes))
-        self._owing = True  # as a watcher does: only a pull gives the seat, or the token, back
+            self._listener = asyncio.create_task(self._hear_beside(role, lanes))
 
-    async def _hear(self, role: Role, lanes: Sequence[Lane]) -> None:
+    async def _hear_beside(self, role: Role, lanes: list[Lane]) -> None:
         try:
-            self._hints += await self._broker.wait(role, WAIT_MS, lanes)
+            await self._hear(role, lanes)
         except BrokerUnavailable:
             return  # the next pull finds out, and waits for Redis
         except SettingsError:

@@ -80,7 +80,7 @@ class HousekeepingBroker(ReconcilingBroker):
         )
 
     async def return_delayed(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
-        """Make delayed requests that are due ready again. Call `tend_watchers` behind it: that wakes somebody.
+        """Make delayed requests that are due ready again.
 
         Args:
             limit: largest number of requests.
@@ -93,9 +93,9 @@ class HousekeepingBroker(ReconcilingBroker):
         returned, due = await self._with_groups(lambda: self.connection.script("return_delayed", self._shared, args))
         return int(returned), int(float(due)) if due else None
 
-    async def tend_watchers(self) -> None:
+    async def tend_waiting(self) -> None:
         """Wake workers if anything is ready, and replace watchers that died."""
-        await self.connection.script("tend_watchers", self._shared, [self._config])
+        await self.connection.script("tend_waiting", self._shared, [self._config])
 
     async def lose_homes(self, homes: Mapping[bytes, bytes], unused: int | None) -> None:
         """Make what waits for lost homes anybody's.

@@ -57,16 +57,11 @@ class RetryCode(IntEnum):
 
 
 class Role(IntEnum):
-    """Way in which a worker that got too few requests waits for more; assigned by pull.lua.
-
-    A listener and a stand-by have room for the requests of some lanes only: they are full of patient work.
-    """
+    """Way in which a worker that got too few requests waits for more; assigned by pull.lua."""
 
     NONE = 0
     WATCHER = 1
-    IDLE_WAITER = 2
-    LISTENER = 3
-    STANDBY = 4
+    WAITER = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +221,6 @@ class Hint:
     stream_id: str
 
 
-WOKEN = Hint(None, "0-0")
-"""Hint of a stand-by that took a token: no entry has this id."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rooms:
     """Room of a worker that has not the same for all lanes.
@@ -238,19 +229,16 @@ class Rooms:
         lanes: for each lane the number of requests, of all lanes together, up to which it is taken from.
         owed: the same for a lane that is owed a pick, while more requests of others wait than there is room for.
         free: number of requests that have a slot without interrupting another one.
-        patient: number of the first lane that leaves room for urgent requests; one more than the last for none. The
-            last lane leaves most.
     """
 
     lanes: Sequence[int]
     owed: Sequence[int]
     free: int
-    patient: int
 
     @classmethod
     def same(cls, room: int) -> Rooms:
         """The same room for all lanes."""
-        return cls((room,) * len(LANES), (room,) * len(LANES), room, len(LANES) + 1)
+        return cls((room,) * len(LANES), (room,) * len(LANES), room)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 from streamfleet.common.broker.housekeeping import HousekeepingBroker
 from streamfleet.common.broker.types import (
-    WOKEN,
     CompleteCode,
     Completion,
     Hint,
@@ -40,26 +39,24 @@ from streamfleet.common.replies import (
     first_score,
     labelled_lanes,
     lease_row,
-    made_watcher,
     number,
     pending_row,
     streams,
 )
 
-_WISHES = struct.Struct(f"<{8 + 2 * len(LANES)}d")
+_WISHES = struct.Struct(f"<{6 + 2 * len(LANES)}d")
 """Numbers that a pull is told, in the order of pull.lua."""
 
 
 class WorkerBroker(HousekeepingBroker):
     """Verbs of workers: take requests, hold their leases, stream tokens, end requests or hand them back."""
 
-    async def pull(  # noqa: PLR0913 - what a script is told
+    async def pull(
         self,
         worker: str,
         wanted: int | Rooms,
         hints: Sequence[Hint] = (),
         *,
-        watching: bool = False,
         owing: bool = False,
         stage_entries: int = 256,
         watch_ms: int = 7_000,
@@ -72,8 +69,7 @@ class WorkerBroker(HousekeepingBroker):
             worker: this worker's name.
             wanted: largest number of requests, or the room for each lane; 0 for none (see `stage`).
             hints: entries that the last blocking read delivered.
-            watching: True if the last pull made this worker a watcher.
-            owing: True if it consumed a wake-up since; the wake-up is passed on if this worker has no room.
+            owing: True if it waited since its last pull; what it was woken for is told another one if it has no room.
             stage_entries: largest number of arrivals to stage.
             watch_ms: time that a watch lasts unless a pull renews it.
             needs: ms that this worker's requests of each class of length take at least: what has less time until its
@@ -83,14 +79,14 @@ class WorkerBroker(HousekeepingBroker):
         rooms = wanted if isinstance(wanted, Rooms) else Rooms.same(wanted)
         most = max(rooms.lanes)
         numbers = _WISHES.pack(
-            *(most, rooms.free, rooms.patient, max(stage_entries, most), watching, owing, watch_ms),
+            *(most, rooms.free, max(stage_entries, most), owing, watch_ms),
             *(0 if home is None else home.held, *rooms.lanes, *rooms.owed),
         )
         args: list[Any] = [self._config, worker, numbers, "" if needs is None else json.dumps(needs)]
         args += ["" if home is None else home.start]
         for hint in hints:
             args += [hint.lane.number if hint.lane else 0, hint.stream_id]
-        keys = [*self._shared, self.keys.pace, self.keys.listeners]
+        keys = [*self._shared, self.keys.pace, self.keys.wake_up(worker)]
         reply = await self._with_groups(lambda: self.connection.script_once("pull", keys, args))
         claims, ready, role, now, staged, dropped, soonest = reply
         soonest_ms = None if soonest == b"" else int(soonest)
@@ -128,17 +124,14 @@ class WorkerBroker(HousekeepingBroker):
             firsts += await self._look_all([("ZRANGE", key, 0, 0, "WITHSCORES") for key in sets])
         return min((each for each in (rank, *map(first_score, firsts)) if each is not None), default=None)
 
-    async def wait(self, role: Role, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
-        """Block until there may be work, or for `timeout_ms`; the hints returned go into the next pull.
+    async def watch(self, timeout_ms: int, lanes: Sequence[Lane] = LANES) -> list[Hint]:
+        """Block as a watcher until there may be work, or for `timeout_ms`; the hints returned go into the next pull.
 
         Args:
-            role: way to wait; not `Role.NONE`, nor that of an idle waiter.
             timeout_ms: longest wait.
-            lanes: lanes whose arrivals a watcher or listener hears of.
+            lanes: lanes whose arrivals it hears of.
         """
-        timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever, and so does 1 ms in BLPOP of Redis 6.2, which rounds down
-        if role is Role.STANDBY:
-            return [] if await self._pop(timeout_ms, self.keys.standby) is None else [WOKEN]
+        timeout_ms = max(timeout_ms, 2)  # 0 blocks for ever
         keys = [self.keys.wake, *map(self.keys.lane, lanes)]
         reply = await self._with_groups(
             lambda: self.connection.block(
@@ -153,24 +146,12 @@ class WorkerBroker(HousekeepingBroker):
         }
         return [Hint(lane_of[key], stream_id) for key, entries in streams(reply) for stream_id, _ in entries]
 
-    async def wait_idle(self, timeout_ms: int, worker: str, pulled_ms: int) -> bool:
-        """Block as an idle waiter until there may be work, or for `timeout_ms`.
-
-        Args:
-            timeout_ms: longest wait.
-            worker: its name, to be woken also for what waits for it alone.
-            pulled_ms: `Pulled.now_ms` of its last pull.
-
-        Returns:
-            True if it was made a watcher since that pull, and needs no pull to watch.
-        """
-        tokens = (self.keys.home(worker), self.keys.bench)
-        return made_watcher(await self._pop(max(timeout_ms, 2), *tokens), pulled_ms)
-
-    async def _pop(self, timeout_ms: int, *tokens: str) -> bytes | None:
-        words = ("BLPOP", *tokens, timeout_ms / 1000)
+    async def wait(self, timeout_ms: int, worker: str) -> bool:
+        """Block until this worker is woken, or for `timeout_ms`. Returns True if it is to watch, without a pull."""
+        timeout_ms = max(timeout_ms, 2)  # BLPOP of Redis 6.2 rounds 1 ms down to 0, which blocks for ever
+        words = ("BLPOP", self.keys.wake_up(worker), timeout_ms / 1000)
         found: list[bytes] | None = await self.connection.block(timeout_ms / 1000, *words)
-        return found[1] if found else None
+        return found is not None and found[1] == b"watch"
 
     async def unblock(self) -> None:
         """End a wait in progress; an entry that is just being delivered is still returned by it."""

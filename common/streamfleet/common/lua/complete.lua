@@ -1,6 +1,5 @@
 -- @include finish
 -- @include fence
--- @include filling
 -- @include outcomes
 -- Publish outcomes and remove their entries: fenced, written once, notified, all at once.
 -- KEYS: shared; then for each outcome its result and its reply stream (its result again if it has none), so that a
@@ -60,7 +59,6 @@ local ok, refusal = pcall(function()
 end)
 for lane, some in pairs(gone) do remove_entries(lane, some) end
 HOOKS.freed(worker, #outcomes)
-FILLING.ended(worker, #outcomes)
 write_counts()
 if not ok then error(refusal) end
 return codes

@@ -1,6 +1,6 @@
 -- @include hooks
 -- @include info
--- Forget workers that left or died: description, watch, and consumers without pending entries (deleting one would discard its
+-- Forget workers that left or died: description, place among those that wait, and consumers without pending entries (deleting one would discard its
 -- pending entries, which wait for the reclaim). A consumer without a description is judged by its own idle time.
 -- KEYS: shared; the hash `clock`. ARGV: 1 configuration; 2 worker that leaves, or '' to look for gone ones; 3 silence after which
 --   a worker counts as gone (ms); 4 most to forget; 5 '1' to only count; 6 pause for all callers after a look that found none (ms).
@@ -30,6 +30,8 @@ local function forget(worker)
   call('HDEL', WORKERS, worker)
   -- @guard deregister: who is gone is no home
   HOOKS.worker_gone(worker)
+  -- @guard deregister: no wake-up for the gone
+  call('ZREM', WAITING, worker)
   -- @guard deregister: no watch of the gone
   call('ZREM', WATCH, worker)
 end

@@ -7,7 +7,7 @@ if some_sessions and homes() then
   require_types()
   open_for_writes()
   for i = 3, #ARGV, 2 do homes().lose_silent(tonumber(ARGV[i]), ARGV[i + 1]) end
-  if homes().spilled then wake() end
+  if homes().spilled then wake(homes().spilled) end
   if ARGV[2] ~= '' then homes().end_homing(tonumber(ARGV[2])) end
   HOOKS.write_changes()
 end

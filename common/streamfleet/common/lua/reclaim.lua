@@ -12,7 +12,7 @@ call('XPENDING', WAKE, GROUP, '-', '+', 1)   -- checked here: the read below wou
 if ARGV[5] ~= '' and now_ms() > tonumber(ARGV[5]) then return {0, 0, 0} end   -- nobody has renewed since the step
 open_for_writes()
 local lease_ms, most, limit = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local back, dead, ended, bytes, longest_ms = 0, 0, 0, 0, longest_idle(lease_ms)
+local back, dead, ended, bytes, longest_ms, woken = 0, 0, 0, 0, longest_idle(lease_ms), nil
 
 local function give_up(lane, id, fields, entry, deliveries, worker)
   local lost = workers_lost(attempts_record(lane, id), worker)
@@ -51,6 +51,7 @@ local function take_back(lane, id, worker, deliveries)
     -- @guard reclaim: no longer pending
     call('XACK', lane_key(lane), GROUP, id)
     back, ended = back + 1 - late, ended + late
+    if late == 0 then woken = woken or lane end
   end
 end
 
@@ -66,5 +67,5 @@ if back + dead + ended == 0 then keep_look() end
 for _, row in ipairs(call('XPENDING', WAKE, GROUP, 'IDLE', lease_ms, '-', '+', limit)) do call('XACK', WAKE, GROUP, row[1]) end
 write_counts()
 -- @guard reclaim: somebody is woken
-if back > 0 then wake() end
+if woken then wake(woken) end
 return {back, dead, ended}

@@ -42,5 +42,5 @@ else
 end
 if mend then write_counts() end
 -- @guard reconcile: somebody is woken
-if woken then wake() end
+if woken then wake(woken) end
 return {reached, findings}

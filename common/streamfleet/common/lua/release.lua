@@ -11,7 +11,7 @@
 --   The rest needs another call, because bodies are copied.
 require_types()
 open_for_writes()
-local worker, leases, released, woken, unused = ARGV[2], cjson.decode(ARGV[3]), 0, false, {}
+local worker, leases, released, woken, unused = ARGV[2], cjson.decode(ARGV[3]), 0, nil, {}
 local holds, looked_at, bytes, gave_way = fence(leases, worker, cfg.at_once), 0, 0, ARGV[4] == 'gave way'
 for _, lease in ipairs(leases) do
   if looked_at >= cfg.at_once or bytes >= cfg.copied_bytes then break end
@@ -31,7 +31,8 @@ for _, lease in ipairs(leases) do
       HOOKS.handed_back(lane, id, tonumber(lease[6]) or 0)
       local size, _, ended = come_back(lane, id, fields)
       call('XACK', lane_key(lane), GROUP, id)
-      released, bytes, woken = released + 1, bytes + size, woken or ended == 0
+      released, bytes = released + 1, bytes + size
+      if ended == 0 then woken = math.min(woken or lane, lane) end
       unused[lane] = ARGV[4] == '1'
     else
       remove_entry(lane, id)
@@ -45,5 +46,5 @@ for lane, turn in pairs(unused) do
   if turn and tonumber(call('HGET', LANES, field) or 0) < 1000 then call('HSET', LANES, field, 1000) end
 end
 -- @guard release: at once, for somebody
-if woken then wake() end
+if woken then wake(woken) end
 return {released, looked_at}

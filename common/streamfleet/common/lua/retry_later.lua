@@ -12,7 +12,7 @@ require_types()
 open_for_writes()
 local worker, most, rows = ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
 local holds = fence(rows, worker, cfg.at_once)
-local now, woken, bytes = now_ms(), false, 0
+local now, woken, bytes = now_ms(), nil, 0
 
 local function message_of(failure)
   local read, value = pcall(cjson.decode, failure)
@@ -47,7 +47,7 @@ local function postpone(lane, id, attempt, delay, failure, lost, held)
     call('ZADD', DELAYED, string.format('%.0f', now + delay), entry_field(lane, id))
   else
     make_ready(lane, id, fields)
-    woken = true
+    woken = math.min(woken or lane, lane)
   end
   -- @guard retry_later: no longer pending
   call('XACK', lane_key(lane), GROUP, id)
@@ -61,5 +61,5 @@ for i, row in ipairs(rows) do
 end
 write_counts()
 -- @guard retry_later: somebody is woken
-if woken then wake() end
+if woken then wake(woken) end
 return codes

@@ -1,11 +1,11 @@
 -- @include come_back
--- Return delayed requests that are due to their old rank. Whoever calls it calls tend_watchers.lua behind it, which wakes
--- somebody for them.
+-- @include wake
+-- Return delayed requests that are due to their old rank.
 -- KEYS: shared. ARGV: 1 configuration; 2 most requests; 3 the longest possible delay (ms), or ''.
 -- Returns {returned, ms until the next one is due, or ''}.
 require_types()
 open_for_writes()
-local now, returned, bytes = now_ms(), 0, 0
+local now, returned, bytes, woken = now_ms(), 0, 0, nil
 for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, ARGV[2])) do
   if bytes >= cfg.copied_bytes then break end   -- bodies are copied: the next call continues
   local lane, id = lane_and_id(member)
@@ -14,6 +14,7 @@ for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, 
   elseif fields then
     local size, _, ended = come_back(lane, id, fields)
     bytes, returned = bytes + size, returned + 1 - ended
+    if ended == 0 then woken = math.min(woken or lane, lane) end
   else
     remove_entry(lane, id)
     count('vanished')
@@ -22,6 +23,8 @@ for _, member in ipairs(call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT', 0, 
   call('ZREM', DELAYED, member)
 end
 write_counts()
+-- @guard return_delayed: somebody is woken
+if woken then wake(woken) end
 -- Times further ahead are from before the clock was set back.
 local latest = string.format('%.0f', now + (tonumber(ARGV[3]) or 0))
 for _, member in ipairs(ARGV[3] ~= '' and call('ZRANGEBYSCORE', DELAYED, '(' .. latest, '+inf', 'LIMIT', 0, ARGV[2]) or {}) do

@@ -24,7 +24,7 @@ local function check_turn(lane, record)
   if not in_turn and record.running < record.most and shared and o.waits(lane, name) then
     -- @guard upkeep: who may run more since its limit was raised waits again
     t.enter(lane, name)
-    t.unblocked = true
+    t.unblocked = t.unblocked or lane
   elseif tokens and not in_turn and record.running == 0 and (not shared or t.is_paid(lane, name)) then
     -- @guard tenants: nothing is left of turns of who has gone
     t.end_turn(lane, name)

@@ -1,7 +1,7 @@
 """A fleet on one queue in virtual time. Pure.
 
-It follows pull.lua and the workers: two idle workers watch, the others are idle waiters. An arrival goes to the
-longest watching worker, which keeps its watch while it has room; then the first idle waiter takes its place. A full
+It follows pull.lua and the workers: two idle workers watch, the others wait. An arrival goes to the
+longest watching worker, which keeps its watch while it has room; then the first that waits takes its place. A full
 worker pulls as soon as it has room. So the load is uneven, as in a real fleet. Requests past their deadline are dropped
 at the pick, or ended while they run.
 
@@ -143,7 +143,7 @@ class Simulation:
         self._pickup_s = fleet.profile.pickup_ms / 1000
         self._workers = [Batch(fleet.profile, fleet.prefetch, fleet.batch_size) for _ in range(fleet.workers)]
         idle = range(fleet.workers)
-        self._watch, self._bench = deque(idle[:WATCHERS]), deque(idle[WATCHERS:])
+        self._watch, self._waiting_workers = deque(idle[:WATCHERS]), deque(idle[WATCHERS:])
         self._full: set[int] = set()
         self._lanes = Lanes(fleet.shares, fleet.patience_s)
         self._times = [RequestTimes() for _ in arrivals]
@@ -184,7 +184,7 @@ class Simulation:
             self._pull(self._watch.popleft())
 
     def _pull(self, worker: int) -> None:
-        """Take requests while there is room; a worker with room left waits as a watcher or on the bench."""
+        """Take requests while there is room; a worker with room left waits as a watcher or by name."""
         batch = self._workers[worker]
         room = batch.room
         while room > 0 and self._lanes:
@@ -196,9 +196,9 @@ class Simulation:
         elif len(self._watch) < WATCHERS:
             self._watch.append(worker)
         else:
-            self._bench.append(worker)
-        if len(self._watch) < WATCHERS and self._bench:
-            self._watch.append(self._bench.popleft())
+            self._waiting_workers.append(worker)
+        if len(self._watch) < WATCHERS and self._waiting_workers:
+            self._watch.append(self._waiting_workers.popleft())
 
     def _claim(self, worker: int) -> None:
         place = self._lanes.pick()

@@ -2,7 +2,7 @@
 -- Examines entries, for reconcile.lua. Each has one place: a worker holds it, or nobody yet, it is delayed, or it waits in the sets
 -- of its labels. What has no place waits from now on; what has two keeps that of the worker, or the delay.
 local TICKETS, MOST_ENDED = KEYS[SHARED - 4], 100   -- ending an entry takes as long as placing ten
-local woken, endings, groups, last = false, 0, {}, {}
+local woken, endings, groups, last = nil, 0, {}, {}   -- woken: the first lane in which something waits from now on
 for lane = 1, LANE_COUNT do
   groups[lane] = group_of(lane)
   last[lane] = groups[lane] and named(groups[lane], 'last-delivered-id') or '0-0'
@@ -25,7 +25,8 @@ end
 local function place(lane, id, fields, waited)
   if waited then HOOKS.left(lane, id, fields) end
   local _, _, ended = come_back(lane, id, fields)
-  endings, woken = endings + ended, woken or ended == 0
+  endings = endings + ended
+  if ended == 0 then woken = math.min(woken or lane, lane) end
 end
 
 -- The time of staging of an entry whose id is ahead of the clock must be known. Returns true if it was not.

@@ -142,8 +142,11 @@ do
     if shared then shared.settle(lane, id, status, run, held) end
   end
 
-  -- A worker holds so many requests less.
+  -- A worker holds so many requests less, perhaps while it waits.
   function HOOKS.freed(worker, number)
+    local score = tonumber(call_if_typed('ZSCORE', WAITING, worker) or nil)
+    -- @guard filling: what has ended is not held any more
+    if score then call('ZADD', WAITING, score - math.min(score % NO_SLOT, number), worker) end
     local at_home = homing()
     local home = at_home and at_home.number(worker)
     -- @guard affinity: what has ended is no load

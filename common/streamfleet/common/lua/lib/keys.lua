@@ -9,7 +9,7 @@ local cfg = TABLES.limits
 for name, value in pairs(cjson.decode(ARGV[1])) do cfg[name] = value end
 local LANE_NAMES, LANE_COUNT = cfg.lanes, #cfg.lanes
 local SHARED = 3 * LANE_COUNT + 17
-local WAKE, LANES, ENTRIES, DEAD, ATTEMPTS, DELAYED, BENCH, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 16, SHARED - 6)
+local WAKE, LANES, ENTRIES, DEAD, ATTEMPTS, DELAYED, WAITING, WATCH, COUNTS, CANCELS, WORKERS = unpack(KEYS, SHARED - 16, SHARED - 6)
 local now_in_ms, attempts_known = cfg.now_ms, nil
 local labelled   -- text of LANES: how many wait with a label (order.lua); false for none, nil if not asked
 
@@ -95,7 +95,7 @@ local function require_types(some)
   some_attempts()
   call('HLEN', COUNTS)
   call('XLEN', DEAD)
-  call('LLEN', BENCH)
+  call('ZCARD', WAITING)
   if some then return waiting end
   call('ZCARD', DELAYED)
   call('ZCARD', WATCH)

@@ -3,17 +3,17 @@
 
 -- Raises WRONGTYPE if a key of the hints was overwritten.
 local function read_wishes()
-  local n, free, patient, stage_entries, watching, owing, watch_ms, runs = struct.unpack('<dddddddd', ARGV[3])
+  local n, free, stage_entries, owing, watch_ms, runs = struct.unpack('<dddddd', ARGV[3])
   local each, hints = '<' .. string.rep('d', LANE_COUNT), {}
-  local rooms, owed = {struct.unpack(each, ARGV[3], 65)}, {struct.unpack(each, ARGV[3], 65 + 8 * LANE_COUNT)}
+  local rooms, owed = {struct.unpack(each, ARGV[3], 49)}, {struct.unpack(each, ARGV[3], 49 + 8 * LANE_COUNT)}
   rooms[LANE_COUNT + 1] = nil   -- the place behind them
   for i = 6, #ARGV, 2 do
     local lane, id = tonumber(ARGV[i]), ARGV[i + 1]
     hints[#hints + 1] = {lane, id, lane > 0 and held_attempt(lane, id, NOBODY)}
   end
   if hints[1] then call('XLEN', WAKE) end
-  return {worker = ARGV[2], n = n, owed = owed, free = free, patient = patient, stage_entries = stage_entries,
-    watching = watching == 1, owing = owing == 1, watch_ms = watch_ms, held = runs, rooms = rooms, hints = hints,
+  return {worker = ARGV[2], n = n, owed = owed, free = free, stage_entries = stage_entries, owing = owing == 1,
+     watch_ms = watch_ms, held = runs, rooms = rooms, hints = hints,
     first = MOST_UNSEEN >= 2 * LANE_COUNT and 2 or 1,   -- of each lane, to see if there is more
     needs = ARGV[4] ~= '' and ARGV[4] or nil, start = ARGV[5] ~= '' and ARGV[5] or nil}
 end

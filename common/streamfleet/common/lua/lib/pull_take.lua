@@ -1,6 +1,6 @@
 -- @include pull_stage
 -- @include lane_shares
--- @include pull_filling
+-- @include wake
 -- Third part of a pull: claim the chosen entries for the worker, and end those that must not run.
 
 -- Claims entries in their first attempt. `some`: their ids; may be changed here.
@@ -115,6 +115,14 @@ local function take_from(lane, picks, arg, claims)
   return bytes, dropped, #ids
 end
 
+-- Number of requests to take at once: as many as there is room for, but not many more than the emptiest would hold that
+-- waits. At least one: that worker may be dead.
+local function wanted_of(arg)
+  if arg.n == 1 then return 1 end
+  local first = tonumber(call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')[2])
+  return first and first < NO_SLOT and math.max(1, math.min(arg.n, first + STEP - arg.held)) or arg.n
+end
+
 -- `cut`: the lane that was not staged to its end. Only entries that wait in it and in the lanes before it are taken,
 -- except for the shares of the others; the worker pulls again at once. Rounds grow while entries are small, so that one
 -- reply never carries much more than taken_bytes; `waiting` goes down with the taken entries. A bounded number of drops
@@ -128,7 +136,7 @@ local function take(arg, waiting, cut, more)
   end
   local wanted, urgent = arg.n, 0
   -- @guard filling: small steps while others have more room
-  wanted = FILLING.wanted(arg)
+  wanted = wanted_of(arg)
   if wanted < arg.n then wanted = math.max(wanted, math.min(arg.n, TURNS.own())) end
   for lane = 1, cut or 0 do urgent = urgent + waiting[lane] end
   -- @guard take: nothing in place of what is not in order yet

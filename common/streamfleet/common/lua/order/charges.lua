@@ -56,7 +56,7 @@ function t.end_run(name)
     if order() and order().shares(lane) and order().waits(lane, name) then
       -- @guard tenants: who may run one more waits again
       t.enter(lane, name)
-      t.unblocked = true
+      t.unblocked = t.unblocked or lane
     end
   end
 end

@@ -9,7 +9,7 @@ function h.lose(number)
   local left = false
   h.set_work(number, LOST)
   for lane = 1, order() and LANE_COUNT or 0 do
-    h.spilled = h.spilled or h.has_waiting(lane, number)
+    h.spilled = h.spilled or h.has_waiting(lane, number) and lane
     if room <= 0 then
       left = left or h.has_waiting(lane, number)
     else
@@ -30,7 +30,7 @@ function h.retire(worker)
   if not number then return end
   if h.work_of(number) then h.lose(number) end
   call('HDEL', SESSIONS, 'n|' .. worker)
-  if h.spilled then wake() end
+  if h.spilled then wake(h.spilled) end
 end
 
 -- The caller has found that a home is lost, by this state of it.

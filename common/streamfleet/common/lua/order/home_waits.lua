@@ -1,6 +1,5 @@
 -- @include home_records
 -- Affinity: workers as homes, and how they are woken for what comes to them. The sets of what waits are in order.lua.
-local BUSY, WAITS, WOKEN, PASSED_ON = 0, 1, 2, 3   -- what a worker does that is a home
 local caller, started = ARGV[2] or '', nil   -- the worker that calls, if one does; its number and its start, as text
 local woken = {}   -- homes that got something
 h.mine = false     -- number of the worker that pulls, if it is a home
@@ -58,36 +57,21 @@ function h.own(only)
   return number
 end
 
-local function note(number, last, waits, name)
-  call('HSET', SESSIONS, 'w|' .. number, string.format('%.0f %d %s', last, waits, name))
-end
-
-local function state_of(number)
-  local last, waits, worker = string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^(%d+) (%d) (.*)$')
-  return tonumber(last or 0), tonumber(waits), worker
-end
-
--- Wakes the homes that got something, if they wait for work, once.
+-- Wakes the homes that got something, if they wait for work, once: until its next pull, such a home does not wait.
 local function wake_homes()
   for number in pairs(woken) do
-    local last, waits, worker = state_of(number)
-    if number ~= h.mine and waits == WAITS then
-      local watch = call('ZSCORE', WATCH, worker)
-      -- @guard affinity: a home is woken for what comes to it
-      if watch and tonumber(watch) >= now_ms() then wake_watcher() else wake_alone(worker, '1') end
-      note(number, last, WOKEN, worker)
-    end
+    local worker = number ~= h.mine and string.match(call('HGET', SESSIONS, 'w|' .. number) or '', '^%d+ (.*)$')
+    -- @guard affinity: a home is woken for what comes to it
+    if worker and call('ZREM', WAITING, worker) == 1 then rouse(worker, '1') end
   end
   woken = {}
 end
 
--- A watcher was woken and found nothing: perhaps the wake-up was another watcher's.
+-- A watcher was woken and found nothing: perhaps the wake-up was another watcher's, which waits no more. It is passed on once.
 local function pass_on()
   for _, other in ipairs(call('ZRANGEBYSCORE', WATCH, now_ms(), '+inf')) do
-    local number = other ~= caller and h.number(other)
-    local last, waits = state_of(number or '')
-    if waits == WOKEN then
-      note(number, last, PASSED_ON, other)
+    if other ~= caller and not call('ZSCORE', WAITING, other) then
+      call('ZREM', WATCH, other)
       -- @guard affinity: a wake-up reaches the watcher that it was for
       return wake_watcher()
     end
@@ -98,8 +82,7 @@ end
 function h.done(arg, role, got)
   if not (arg.start and h.mine) then return end
   h.set_work(h.mine, arg.held + got + h.own())
-  -- A home that waits for work is woken for what comes to it.
-  note(h.mine, now_ms(), (role == 1 or role == 2) and WAITS or BUSY, arg.worker)
+  call('HSET', SESSIONS, 'w|' .. h.mine, string.format('%.0f %s', now_ms(), arg.worker))
   if role == 1 and got == 0 then pass_on() end
 end
 

@@ -26,10 +26,7 @@ function t.flush()
   for lane = 1, LANE_COUNT do if next(moved[lane]) then write_turns(lane) end end
   if more[1] or next(changed) then write_fields() end
   -- @guard tenants: somebody is woken for who may run one more
-  if t.unblocked then
-    wake_watcher()
-    leave_token()
-  end
+  if t.unblocked then wake(t.unblocked) end
 end
 
 return t
