@@ -8,7 +8,7 @@ of requests that are still to come. The key `pace` is JSON; its sums and means f
   the time. ``run``, ms: mean time of a run.
 - ``lanes``: of each lane ``read``, entries that had come, and the ``last`` of them; ``bytes``, size of such an entry;
   ``waits``: some waited; ``came``: how many came. ``who``: hashes of the tenants that sent them, with numbers;
-  ``spans``: the same by classes of their times from enqueueing to the deadline, quarters of powers of e; ``gone``:
+  ``spans``: the same by classes of their times from enqueueing to the deadline, eighths of powers of e; ``gone``:
   those that were taken and answered between two looks, while others waited.
 - And while tenants share the lane, ``rows`` of some that wait, in order of their turns: a hash of the name, tokens for
   its weight, tokens for its weight of a usual request, and number of its requests; ``each``: number of tenants for
@@ -125,7 +125,7 @@ async def _add_arrivals(
         span_ms = int(ttl) if _DIGITS.fullmatch(ttl) else turn.broker.limits.patience_ms
         if _DIGITS.fullmatch(deadline):
             span_ms = int(deadline) - min(_ms(stream_id), turn.now_ms)
-        kind, sender = str(math.floor(4 * math.log(max(1, span_ms)))), _hash(fields.get(b"tenant", b""))
+        kind, sender = str(math.floor(8 * math.log(max(1, span_ms)))), _hash(fields.get(b"tenant", b""))
         who[sender], spans[kind] = who.get(sender, 0) + each, spans.get(kind, 0) + each
     if latest:
         told["bytes"] = sum(len(word) for _, fields in latest for item in fields.items() for word in item) // len(

@@ -139,7 +139,7 @@ local function expectations()
         number, slope = number + math.min(other[2], other[1] * ms), slope + (other[1] * ms < other[2] and other[1] or 0)
       end
       for class, sent in pairs(senders.spans) do
-        local rate, earlier = own * sent / spans, left - math.exp((class + 0.5) / 4)
+        local rate, earlier = own * sent / spans, left - math.exp((class + 0.5) / 8)
         -- @guard pace: who comes with an earlier deadline goes first
         number, slope = number + rate * math.max(0, math.min(ms, earlier)), slope + (ms < earlier and rate or 0)
       end
