@@ -211,6 +211,10 @@ RULES = {
     "homes: nothing is ahead of a clock that was set back": Rule(
         homes, "if ms > now_ms]", "if False]", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
     ),
+    "homes: programs are bounded": Rule(homes, 'in b"spfw"', 'in b"spw"', "programs.the_number_of_programs_is_bounded"),
+    "homes: a program is known while it is used": Rule(
+        homes, 'in b"spf" ', 'in b"sp" ', "programs.what_nobody_uses_is_forgotten_and_then_nothing_is_asked"
+    ),
     "homes: no program is ahead of a clock that was set back": Rule(
         homes, 'name.startswith(b"f")', "False", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
     ),

@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "affinity: what another home is late with goes first after a while, too",
-        " or young(row, LONG) == 0 then",
+        " or young(late, LONG) == 0 then",
         " then",
         caught_by="affinity.what_has_waited_long_goes_to_anybody",
     ),

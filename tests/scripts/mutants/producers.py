@@ -189,13 +189,13 @@ MUTANTS = (
     Mutant("requeue: the result is forgotten"),
     Mutant(
         "audit: bytes are bounded",
-        "bound + 1, 4194304,",
-        "bound + 1, 1e9,",
+        "most + 1, 4194304,",
+        "most + 1, 1e9,",
         "audit.counting_copies_a_bounded_number_of_bytes",
     ),
     Mutant(
         "audit: entries are bounded",
-        "bound + 1, 4194304,",
+        "most + 1, 4194304,",
         "1e9, 4194304,",
         "audit.too_many_undelivered_entries_are_not_counted_and_no_problem",
     ),

@@ -15,16 +15,4 @@ MUTANTS = (
         "program: the housekeeping looks for deadlines among ranks to come only",
         caught_by="programs.a_turn_that_comes_back_ends_in_time",
     ),
-    Mutant(
-        "program: programs are bounded",
-        "or kind == 'f' or before",
-        "or before",
-        caught_by="programs.the_number_of_programs_is_bounded",
-    ),
-    Mutant(
-        "program: a program is known while it is used",
-        "or kind == 'f' then return end",
-        "then return end",
-        caught_by="programs.what_nobody_uses_is_forgotten_and_then_nothing_is_asked",
-    ),
 )
