@@ -77,6 +77,7 @@ class Puller:
         self._listener: asyncio.Task[None] | None = None
         self._start = uuid.uuid4().hex[:12]  # its prefix cache is empty
         self._soonest_ms: int | None = None
+        self._used_up: frozenset[Lane] = frozenset()  # lanes whose room the last pull has used up
         self._most: int | None = None
         self._look_again_at = 0.0
         self._stopping = False
@@ -133,7 +134,9 @@ class Puller:
         if self._stopping:
             return
         if max(rooms) > 0 and role is not Role.NONE:
-            await self._wait(role, [lane for lane, room in zip(LANES, rooms, strict=True) if room > 0])
+            lanes = [lane for lane, room in zip(LANES, rooms, strict=True) if room > 0]
+            if self._used_up.isdisjoint(lanes):  # else requests have ended since, and what was left there may run
+                await self._wait(role, lanes)
         elif max(rooms) <= 0 and not self._owing:
             await self._wait_for_room()
 
@@ -172,7 +175,7 @@ class Puller:
 
     async def _pull_in_turn(self, rooms: tuple[int, ...]) -> tuple[Role, list[InFlightRequest]]:
         if self._may_watch:  # if there is no room, the next round pulls, and so gives the watch back
-            self._may_watch, self._soonest_ms = False, HANDED_MS
+            self._may_watch, self._soonest_ms, self._used_up = False, HANDED_MS, frozenset()
             return Role.WATCHER, []
         if self._turns is None or max(rooms) == 0:
             return await self._pull(rooms)
@@ -209,6 +212,8 @@ class Puller:
         hit(Point.AFTER_PULL)
         self._judge.pulled(pulled.ready, pulled.dropped, asked_at)
         self._soonest_ms = pulled.soonest_ms if pulled.role is Role.WATCHER else None
+        took = len(pulled.claims)
+        self._used_up = frozenset(lane for lane, room in zip(LANES, rooms, strict=True) if room <= took)
         # A worker that waits or was woken owes the queue a pull, even if its room is gone by then: only a pull ends its
         # wait, puts back the entries that it was given, and wakes another worker in its place.
         self._owing = pulled.role is not Role.NONE or bool(self._hints)
