@@ -83,6 +83,7 @@ class Churn:
         broker = self.queue.broker
         await broker.reclaim(0, RETRIES)
         await broker.return_delayed()
+        await broker.tend_waiting()
         if self.forgets:
             await broker.deregister(silent_ms=SILENT_MS)
             await broker.retain()

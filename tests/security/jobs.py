@@ -185,6 +185,7 @@ async def work(guarded: Guarded, url: str) -> None:
         assert (await now.acquire_housekeeping_lock("w1", 1_000, 5_000)).mine
         agreed = await now.agree()
         assert await now.heartbeat("w1", {"engine": "simulated"}) == agreed == await now.configuration()
+        assert await now.worker("w1") is not None
         await waits(admin, me)
         await gives_way(admin, me)
         for lane in LANES:

@@ -32,7 +32,7 @@ from streamfleet.worker.housekeeping import ReclaimGuard
 from streamfleet.worker.in_flight import InFlight
 from streamfleet.worker.lease import RENEWALS_PER_LEASE, LeaseKeeper, Pulse
 from tests.clocks import HandClock
-from tests.unit.test_worker_housekeeping import LEASE_S, housekeeping, rounds
+from tests.unit.test_worker_housekeeping import LEASE_S, housekeeping, rounds, served  # noqa: F401 - served is a fixture
 from tests.waiting import eventually
 
 

@@ -264,17 +264,17 @@ def _work(p: Patterns) -> list[Grant]:
         Grant((*groups, *entries), p.of(BOTH, *keys.lanes, keys.wake)),
         # Scripts make the names of the sets of tenants and homes.
         Grant((*sorted_sets, "exists", "zcount", "zpopmin", "zremrangebyscore"), p.of(BOTH, keys.ready)),
-        Grant((*sorted_sets, "zremrangebyscore"), p.of(BOTH, keys.delayed, keys.waiting, keys.watch)),
+        Grant(sorted_sets, p.of(BOTH, keys.delayed, keys.waiting, keys.watch)),
         Grant(
             ("hget", "hmget", "hlen", "hset", "hdel", "hincrby"), p.of(BOTH, keys.tries, keys.counts, keys.lane_states)
         ),
-        Grant(("hdel", "hgetall", "hkeys", "hlen", "hset"), p.of(BOTH, keys.workers)),
+        Grant(("hdel", "hget", "hgetall", "hkeys", "hlen", "hset"), p.of(BOTH, keys.workers)),
         Grant(("hget", "hgetall", "hmget", "hset", "hdel"), p.of(BOTH, keys.clock)),
         Grant(("hget", "hset", "hdel", "hincrby"), p.of(BOTH, keys.entries, keys.dead_parts)),
         Grant(("get", "set"), p.of(BOTH, keys.pace)),
         # Turns and charges of tenants
         Grant(
-            ("zadd", "zcard", "zmscore", "zrandmember", "zrangebyscore", "zrem", "zscore"),
+            ("zadd", "zcard", "zmscore", "zrandmember", "zrange", "zrangebyscore", "zrem", "zscore"),
             p.of(BOTH, *map(keys.turns, LANES)),
         ),
         Grant(("hdel", "hget", "hlen", "hmget", "hscan", "hset"), p.of(BOTH, keys.served)),
@@ -283,7 +283,6 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("hdel", "hget", "hlen", "hset"), p.of(BOTH, keys.tickets)),
         Grant(("zadd", "zcount", "zrange", "zrangebyscore", "zrem", "zscore"), p.of(BOTH, keys.loads)),
         Grant(("hdel", "hget", "hincrby", "hkeys", "hlen", "hscan", "hset"), p.of(BOTH, keys.sessions)),
-        Grant(("unlink",), p.of(WRITE, keys.served, keys.loads, keys.sessions)),
         # A worker adds what the configuration lacks; only an operator changes it.
         Grant(("hgetall", "hsetnx"), p.of(BOTH, keys.meta)),
         Grant(("llen", "rpush", "blpop", "del"), p.of(BOTH, keys.wake_up)),
@@ -305,9 +304,9 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("xinfo|groups", "xinfo|stream", "xlen", "xrevrange", "exists"), p.of(READ, *keys.lanes)),
         Grant(("xgroup|setid",), p.of(WRITE, *keys.lanes)),
         Grant(("type", "unlink"), p.of(BOTH, keys.ready, *derived)),
-        Grant(("hkeys",), p.of(READ, keys.served, keys.workers)),
+        Grant(("hkeys",), p.of(READ, keys.served)),
         Grant(("hscan", "hexists"), p.of(READ, keys.tries, keys.tickets, keys.entries)),
-        Grant(("hgetall", "hlen"), p.of(READ, keys.entries)),
+        Grant(("hgetall", "hlen"), p.of(READ, keys.counts, keys.entries)),
         Grant(("zscan",), p.of(READ, keys.delayed)),
     ]
 
@@ -324,7 +323,7 @@ def _operator(p: Patterns) -> list[Grant]:
         # trace: how many run before a request
         Grant(("zrank",), p.of(READ, keys.ready)),
         # workers
-        Grant(("hget", "hmget"), p.of(READ, keys.workers)),
+        Grant(("hmget",), p.of(READ, keys.workers)),
         # queue set
         Grant(("hset",), p.of(BOTH, keys.meta)),
         # tenants

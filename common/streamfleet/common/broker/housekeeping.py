@@ -79,6 +79,14 @@ class HousekeepingBroker(ReconcilingBroker):
             *await self._with_groups(lambda: self.connection.script_once("reclaim", self._with_clock, args))
         )
 
+    async def ask(self, *commands: Sequence[Any]) -> list[Any]:
+        """Replies to commands, in one round trip.
+
+        Raises:
+            BrokerUnavailable: Redis cannot be reached, or a key is of another type.
+        """
+        return await self._look_all(commands) if commands else []
+
     async def return_delayed(self, limit: int = 300, most_delay_ms: int | None = None) -> tuple[int, int | None]:
         """Make delayed requests that are due ready again.
 

@@ -71,7 +71,7 @@ async def take_turn(broker: WorkerBroker, services: Sequence[Service]) -> None:
         BrokerUnavailable: Redis cannot be reached.
     """
     key, failed = broker.keys.clock, False
-    (seconds, microseconds), reply = await broker.connection.pipeline([("TIME",), ("HGETALL", key)])
+    (seconds, microseconds), reply = await broker.ask(("TIME",), ("HGETALL", key))
     now_ms = broker.limits.now_ms or int(seconds) * 1000 + int(microseconds) // 1000
     clock = {name.decode(errors="replace"): int(value) for name, value in mapping(reply).items() if value.isdigit()}
     turn = Turn(broker, now_ms, clock)
@@ -89,4 +89,4 @@ async def take_turn(broker: WorkerBroker, services: Sequence[Service]) -> None:
     fields = turn.scans | ({} if failed and turn.set_back else dict.fromkeys([*ahead, LAST], now_ms))
     words = [word for item in fields.items() for word in item]
     with contextlib.suppress(BrokerOutOfMemory):
-        await turn.ask(*[("HSET", key, *words)] * bool(words))
+        await broker.ask(*[("HSET", key, *words)] * bool(words))
