@@ -111,6 +111,8 @@ class Model:
         """Number of times that a request gave way, and what is known of its kept output."""
         self.homes: dict[str, tuple[int, str]] = {}
         """Of what gave way and was kept: until when it waits for its worker, epoch ms, and that worker."""
+        self.anybodys: set[str] = set()
+        """Of these, those that wait for nobody since that time; a clock that is set back changes nothing in that."""
         self.kept: dict[str, int] = {}
         """Times at which entries were staged whose ids lay ahead of the clock."""
         self.ranks: dict[str, int] = {}
@@ -200,6 +202,9 @@ class Model:
         self.places[name] = READY
         if name not in self.ghosts:
             self._rank(name)
+        self.anybodys.discard(name)
+        if name in self.homes and self.homes[name][0] <= self.now:
+            self.anybodys.add(name)
 
     def come_back(self, name: str) -> bool:
         """Into the ready set again; False where it must not run, which is its end."""
@@ -386,6 +391,7 @@ class Model:
         self.kept.pop(name, None)
         self.interrupted.pop(name, None)
         self.homes.pop(name, None)
+        self.anybodys.discard(name)
         self.ranks.pop(name, None)
         self.ghosts.discard(name)
 
@@ -415,6 +421,7 @@ class Model:
         pool = {name for name, place in self.places.items() if place == READY}
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
         self._check_order(pool, claimed, gone, self._theirs(worker, now))
+        self._let_go(pool, now, after)
         for claim in claims:
             self._claim(worker, now, claim, pool)
             entry = self.entries[claim.lease.entry]
@@ -438,7 +445,16 @@ class Model:
 
     def _theirs(self, worker: str, now: int) -> set[str]:
         """Requests that wait for another worker."""
-        return {name for name, (until, home) in self.homes.items() if home != worker and until > now}
+        held = self.homes.keys() - self.anybodys
+        return {name for name in held if self.homes[name][1] != worker and self.homes[name][0] > now}
+
+    def _let_go(self, pool: set[str], now: int, after: Dump) -> None:
+        """A pull makes anybody's what it sees after its time."""
+        for name in pool & self.homes.keys():
+            lane, _, stream_id = name.partition(":")
+            held = {member.split(" ")[0] for member, _ in after.get(f"ready:{lane}:held", [])}
+            if self.homes[name][0] <= now and stream_id not in held:
+                self.anybodys.add(name)
 
     def _check_order(self, pool: set[str], claimed: list[str], gone: list[str], theirs: set[str]) -> None:
         for lane in [] if self.sessions else LANES:
