@@ -268,3 +268,22 @@ async def test_a_full_worker_that_may_not_wait_says_so() -> None:
     redis.refuses = True
     with pytest.raises(NotPermitted):
         await asyncio.wait_for(rig.running, 5)
+
+
+@pytest.mark.parametrize("hands_over", [False, True])
+async def test_what_is_heard_while_room_comes_free_is_not_lost(stops: list[Rig], hands_over: bool) -> None:
+    """The token is popped during the pull, by the wait that goes on beside it: nobody would be woken for it again."""
+    redis, rig = full(role=Role.WAITER)
+    stops.append(rig)
+    await eventually(lambda: "wait" in redis.happened)
+    pull, redis.hands_over = redis.pull, hands_over
+
+    async def meanwhile(*words: Any, **asked: Any) -> Pulled:
+        await redis.unblock()
+        await asyncio.sleep(0.01)
+        return await pull(*words, **asked)
+
+    redis.pull, redis.happened = meanwhile, []  # type: ignore[method-assign]
+    rig.in_flight.remove(rig.in_flight.active())
+    await eventually(lambda: "wait" in redis.happened)
+    assert redis.happened == ["pull", "pull", "wait"]

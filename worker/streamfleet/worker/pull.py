@@ -210,6 +210,7 @@ class Puller:
             self._hints = hints + self._hints
             raise
         hit(Point.AFTER_PULL)
+        self._may_watch = False  # the pull ended a watch that was handed over before it
         self._judge.pulled(pulled.ready, pulled.dropped, asked_at)
         self._soonest_ms = pulled.soonest_ms if pulled.role is Role.WATCHER else None
         took = len(pulled.claims)
@@ -255,9 +256,10 @@ class Puller:
             await self._listen(role, lanes)
             await self._wait_for_room()
             return
+        beside = self._listener is not None
         await self._stop_listening()
-        if self._hints:
-            return
+        if beside or self._hints:
+            return  # it may have heard of something since the pull
         self._blocked = self._idle = True
         try:
             await self._hear(role, lanes)
