@@ -239,6 +239,15 @@ async def test_workers_that_are_in_no_directory_are_woken_within_ten_seconds(que
     assert max(map(len, woken)) <= 4
 
 
+async def test_who_does_the_housekeeping_is_woken_behind_many_that_have_died(queue: Queue) -> None:
+    await queue.command("ZADD", queue.keys.waiting, *[part for number in range(50) for part in (0, f"dead{number}")])
+    await queue.command("ZADD", queue.keys.waiting, 5, "w1")
+    await queue.broker.tend_waiting("w2")  # which does not wait
+    assert await queue.command("EXISTS", queue.keys.wake_up("w1"), queue.keys.wake_up("w2")) == 0
+    await queue.broker.tend_waiting("w1")
+    assert await queue.command("LLEN", queue.keys.wake_up("w1")) == 1
+
+
 async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
     """The worker that took the token may have died with it."""
     for worker in ("w1", "w2", "w3"):

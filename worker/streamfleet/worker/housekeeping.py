@@ -165,7 +165,7 @@ class Housekeeper:
         if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
             await self._reclaim(lease_ms)
         await self._stage()
-        await self._broker.tend_waiting()
+        await self._broker.tend_waiting(self._worker)
         await self._mender.tick()
         await self._expire()
         await take_turn(self._broker, SERVICES)

@@ -101,9 +101,9 @@ class HousekeepingBroker(ReconcilingBroker):
         returned, due = await self._with_groups(lambda: self.connection.script("return_delayed", self._shared, args))
         return int(returned), int(float(due)) if due else None
 
-    async def tend_waiting(self) -> None:
-        """Wake workers if anything is ready, and replace watchers that died."""
-        await self.connection.script("tend_waiting", self._shared, [self._config])
+    async def tend_waiting(self, worker: str = "") -> None:
+        """Wake workers, this one among them, if anything is ready; and replace watchers that died."""
+        await self.connection.script("tend_waiting", self._shared, [self._config, worker])
 
     async def lose_homes(self, homes: Mapping[bytes, bytes], unused: int | None) -> None:
         """Make what waits for lost homes anybody's.

@@ -1,7 +1,7 @@
 -- @include watch
 -- Replace the watch, or the wake-up, of a worker that died with it: say again that work waits, to some, and have a free watch
 -- taken. A part of the workers in each call is looked at by name: one that waits and is not known is woken, within 10 s.
--- KEYS: shared. ARGV: 1 configuration. Returns nothing.
+-- KEYS: shared. ARGV: 1 configuration; 2 worker that asks, '' for none. Returns nothing.
 local MOST_WATCH_MS, UNHEARD_MS, TOLD, PARTS = 120000, 500, 8, 10
 local waiting = require_types()
 open_for_writes()
@@ -31,9 +31,12 @@ end
 local watching, _, bound = who_watches(math.huge)
 -- @guard tend_waiting: work is said again to those that watch
 if left and watching > 0 then wake_watcher() end
--- Several are woken, because some of them may be dead too. The pull of one takes a free watch.
+-- Several are woken, because some of them may be dead too; and who asks, because it lives. The pull of one takes a free watch.
 local limit = math.max(left and with_room(left) or 0, watching < cfg.watchers and bound or 0)
-local first = call('ZRANGE', WAITING, 0, TOLD - 1, 'WITHSCORES')
+local first, own = call('ZRANGE', WAITING, 0, TOLD - 1, 'WITHSCORES'), call('ZSCORE', WAITING, ARGV[2])
+for i = 1, #first, 2 do own = first[i] ~= ARGV[2] and own end
+-- @guard tend_waiting: who asks is woken, however many have died
+if own then first[#first + 1], first[#first + 2] = ARGV[2], own end
 for i = 1, #first, 2 do
   local tells = tonumber(first[i + 1]) < limit and not watches(first[i])
   -- @guard tend_waiting: somebody else is woken
