@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from streamfleet.common.broker.types import Retry, RetryCode
+from streamfleet.common.broker.types import Retry, RetryCode, Rooms
 from tests.scripts.harness import BODY_DIGEST, ERROR, NOW, PATIENCE, Queue, entry, ids
 from tests.scripts.keyspace import changed
 
@@ -246,6 +246,18 @@ async def test_who_does_the_housekeeping_is_woken_behind_many_that_have_died(que
     assert await queue.command("EXISTS", queue.keys.wake_up("w1"), queue.keys.wake_up("w2")) == 0
     await queue.broker.tend_waiting("w1")
     assert await queue.command("LLEN", queue.keys.wake_up("w1")) == 1
+
+
+async def test_a_tick_tells_no_full_worker_while_an_idle_one_is_on_its_way(queue: Queue) -> None:
+    lease = await queue.running()
+    await queue.pull("idle", 8)
+    full = Rooms((4, 4, 0, 0), (4, 4, 0, 0), 0)
+    for worker in ("w2", "w3"):
+        await queue.pull(worker, full)
+    await queue.broker.release("w1", [lease])
+    await queue.broker.tend_waiting("w2")
+    assert [key for key in await queue.dump() if key.startswith("wake:")] == []
+    assert len((await queue.pull("idle", 8, await queue.read([]))).claims) == 1
 
 
 async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:

@@ -101,7 +101,7 @@ class Ledger(Broker):
         self.late -= min(self.late, most)
         return 0, ExpiryScan([str(int(self._clock.now))], self.late > 0)
 
-    async def nothing(self, *_: object) -> None:
+    async def nothing(self, worker: str = "") -> None:
         """Do what is left out here."""
 
     tend_waiting = nothing

@@ -231,6 +231,10 @@ MUTANTS = (
         "tend_waiting: who asks is woken, however many have died",
         caught_by="retry_later.who_does_the_housekeeping_is_woken_behind_many_that_have_died",
     ),
+    Mutant(
+        "tend_waiting: nobody is told beside one with more room, who may be on its way",
+        caught_by="retry_later.a_tick_tells_no_full_worker_while_an_idle_one_is_on_its_way",
+    ),
     Mutant("tend_waiting: somebody else is woken", caught_by="retry_later.a_tick_says_again_that_work_waits"),
     Mutant(
         "tend_waiting: who waits and is not known says so",

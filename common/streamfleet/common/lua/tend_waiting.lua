@@ -37,6 +37,8 @@ local first, own = call('ZRANGE', WAITING, 0, TOLD - 1, 'WITHSCORES'), call('ZSC
 for i = 1, #first, 2 do own = first[i] ~= ARGV[2] and own end
 -- @guard tend_waiting: who asks is woken, however many have died
 if own then first[#first + 1], first[#first + 2] = ARGV[2], own end
+-- @guard tend_waiting: nobody is told beside one with more room, who may be on its way
+limit = math.min(limit, level_end(first[2] or 0))
 for i = 1, #first, 2 do
   local tells = tonumber(first[i + 1]) < limit and not watches(first[i])
   -- @guard tend_waiting: somebody else is woken
