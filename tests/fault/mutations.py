@@ -328,7 +328,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "groups begin at 0: what came before the first worker counts",
         "groups are created at $",
         "before_the_first_worker",
-        "lost: r0",
+        "audit: accepted 0 is not ended 5",
         patch=_groups_at_the_end,
     ),
     Mutation(

@@ -4,6 +4,7 @@
 -- deadlines pass as usual.
 -- KEYS: shared. ARGV: 1 configuration; 2 JSON list of lanes; 3 '1' to pause, '0' to go on.
 -- Returns for each lane 1 if that changed anything.
+require_types()
 open_for_writes()
 local pause, changed, first = ARGV[3] == '1', {}, LANE_COUNT
 for i, lane in ipairs(cjson.decode(ARGV[2])) do

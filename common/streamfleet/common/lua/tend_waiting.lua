@@ -5,8 +5,8 @@
 local MOST_WATCH_MS, UNHEARD_MS, TOLD, PARTS = 120000, 500, 8, 10
 local waiting = require_types()
 open_for_writes()
-local now, left = now_ms(), nil
-for lane = LANE_COUNT, 1, -1 do left = waiting[lane] > 0 and lane or left end
+local now, left, paused = now_ms(), nil, call('HMGET', LANES, lane_fields('paused:,'))
+for lane = LANE_COUNT, 1, -1 do left = waiting[lane] > 0 and not paused[lane] and lane or left end
 
 local function strike_off(from, to)
   for _, name in ipairs(call('ZRANGEBYSCORE', WATCH, from, to)) do
