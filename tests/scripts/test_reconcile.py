@@ -95,6 +95,18 @@ async def test_a_queue_knows_again_that_it_has_tenants_and_homes(queue: Queue) -
     assert await queue.command("HMGET", queue.keys.lane_states, "tenants", "sessions") == [b"1", b"1"]
 
 
+async def test_a_lane_without_labels_is_compared_at_little_cost(queue: Queue) -> None:
+    """Each tenant may have sets in each lane; most have none."""
+    for each in range(90):
+        await queue.add("high", f"1000-{each}", tenant=f"t{each}")
+    await queue.pull("w1", 0, stage_entries=100)
+    await queue.broker.compare(Lane.LOW, True)
+    await queue.command("CONFIG", "RESETSTAT")
+    assert await queue.broker.compare(Lane.LOW, True) == []
+    (asked,) = [row for row in (await queue.command("INFO", "commandstats")).split() if row.startswith(b"cmdstat_zcard:")]
+    assert int(asked.partition(b"calls=")[2].partition(b",")[0]) < 40
+
+
 async def test_what_nobody_holds_stays_ready(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.pull("w1", 0)

@@ -27,12 +27,12 @@ local function check_clock(lane, staged)
   call('HSET', LANES, 'mending:' .. LANE_NAMES[lane], string.format('%.0f-0 %s', now_ms(), staged))
 end
 
--- The number of delayed requests by lane; nil for too many. What is no entry's name is swept away.
+-- The number of delayed requests by lane; nil for too many. Names begin with the lane's digit; what is no entry's name is swept away.
 local function delayed_by_lane(delayed)
   local by_lane, names = {0, 0, 0, 0, 0, 0, 0, 0, 0}, delayed <= 5000 and call('ZRANGE', DELAYED, 0, -1)
   for _, name in ipairs(names or {}) do
-    local lane = lane_and_id(name)
-    if lane then by_lane[lane] = by_lane[lane] + 1 else note('odd', 'delayed') end
+    local lane = (string.byte(name) or 0) - 48
+    if LANE_NAMES[lane] then by_lane[lane] = by_lane[lane] + 1 else note('odd', 'delayed') end
   end
   return names and by_lane
 end
