@@ -55,6 +55,7 @@ VERBS = (
     "compare",
     "reconcile",
     "vanish",
+    "set_aside",
     "set_tenant",
 )
 FOLDERS = ("order", "policies")

@@ -66,6 +66,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "compare",
         "reconcile",
         "vanish",
+        "set_aside",
         "pull",
         "deregister",
         "configure",

@@ -40,6 +40,12 @@ MUTANTS = (
             ("tickets are of those that need one", "ticket"),
         )
     ),
+    Mutant(
+        "set aside: what is gone, or right again, is left alone",
+        "  if not (kind == 'none' or right) then",
+        "  if true then",
+        "repair.a_key_that_is_right_again_is_not_set_aside",
+    ),
     Mutant("compare: it is known that tenants are there", caught_by=KNOWN),
     Mutant("compare: it is known that homes are there", caught_by=KNOWN),
     Mutant("compare: a group beyond the end", caught_by=KEPT, argument="group set beyond the end"),

@@ -66,6 +66,7 @@ class ReconcilingBroker(BrokerBase):
         types = await self.connection.pipeline([("TYPE", check.key) for check in checks])
         found: list[Damage] = []
         changes: list[tuple[object, ...]] = []
+        unusable: list[KeyCheck] = []
         for check, kind in zip(checks, map(bytes.decode, types), strict=True):
             if kind == "none":
                 continue
@@ -75,15 +76,25 @@ class ReconcilingBroker(BrokerBase):
             elif check.field and not await self.connection.command("HEXISTS", check.key, check.field):
                 problem, detail = "no_status", check.field
             if problem:
-                changes.append(("RENAME", check.key, name + aside) if aside else ("UNLINK", check.key))
+                unusable.append(check)
             elif check.life_ms is not None and await self.connection.command("PTTL", check.key) == -1:
                 problem = "no_ttl"
                 changes.append(("PEXPIRE", check.key, check.life_ms))
             if problem:
                 found.append(Damage(problem, name, detail))
+        if mend:
+            await self._remove(unusable, aside)
         if mend and changes:
             await self.connection.pipeline(changes)
         return found
+
+    async def _remove(self, unusable: Sequence[KeyCheck], aside: str) -> None:
+        if aside and unusable:  # somebody may have written what is right meanwhile
+            args = [word for check in unusable for word in (check.type, check.field)]
+            keys = [*self._shared, *(check.key for check in unusable)]
+            await self.connection.script("set_aside", keys, [self._config, aside, *args])
+        elif unusable:
+            await self.connection.pipeline([("UNLINK", check.key) for check in unusable])
 
     async def mend_types(self) -> list[Damage]:
         """Delete keys of another type than streamfleet's that can be made anew."""

@@ -157,7 +157,7 @@ class Connection:
             # Sent to the same server: client ids are valid only there.
             await self._once(lambda _: clients.commands.send("CLIENT", "UNBLOCK", number))
 
-    async def script(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    async def script(self, verb: str, keys: Sequence[str | bytes], args: Sequence[Any]) -> Any:
         """Run a verb's script. Raises like `command`, and MissingGroup."""
         return await self._patiently(lambda clients: self._evaluate(clients, verb, keys, args))
 
@@ -243,12 +243,14 @@ class Connection:
         self.shut()
         await self._server.close()
 
-    def _by_hash(self, verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+    def _by_hash(self, verb: str, keys: Sequence[str | bytes], args: Sequence[Any]) -> tuple[Any, ...]:
         if verb not in self._hashes:
             self._hashes[verb] = scripts.sha(verb)
         return ("EVALSHA", self._hashes[verb], len(keys), *keys, *args)
 
-    async def _evaluate(self, clients: ServerClients, verb: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    async def _evaluate(
+        self, clients: ServerClients, verb: str, keys: Sequence[str | bytes], args: Sequence[Any]
+    ) -> Any:
         try:
             return await clients.commands.send(*self._by_hash(verb, keys, args))
         except redis.exceptions.NoScriptError:
@@ -332,5 +334,5 @@ def _locator(url: RedisUrl, address: str) -> Locator:
     return FixedServer(url)
 
 
-def _by_text(verb: str, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+def _by_text(verb: str, keys: Sequence[str | bytes], args: Sequence[Any]) -> tuple[Any, ...]:
     return ("EVAL", scripts.source(verb), len(keys), *keys, *args)
