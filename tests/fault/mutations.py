@@ -506,7 +506,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "tend_waiting.lua wakes nobody",
         "wake_up_lost",
         "not within 5 s: r has a result",
-        (("left = waiting[lane] > 0 and lane or left end", "left = nil end"),),
+        (("left = waiting[lane] > 0 and not paused[lane] and lane or left end", "left = nil end"),),
         _patient_waits,
     ),
     Mutation(

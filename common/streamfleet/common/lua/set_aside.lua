@@ -5,6 +5,5 @@
 for i = SHARED + 1, #KEYS do
   local kind, at = call('TYPE', KEYS[i]).ok, 1 + 2 * (i - SHARED)
   local right = kind == ARGV[at] and (ARGV[at + 1] == '' or call('HEXISTS', KEYS[i], ARGV[at + 1]) == 1)
-  -- @guard set aside: what is gone, or right again, is left alone
   if not (kind == 'none' or right) then call('RENAME', KEYS[i], KEYS[i] .. ARGV[2]) end
 end
