@@ -11,7 +11,7 @@ return function(request_id, values, n)
   end
   if tenant == '' then return end
   -- No less than MEMORY USAGE of any server says: first its record, its keys and its place in this list.
-  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 456 + 4 * string.len(result_key(request_id))
+  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 440 + 4 * string.len(result_key(request_id))
   local last = redis.pcall('LINDEX', key, -1)
   -- @guard bounded: a list that was overwritten by hand is begun anew
   if type(last) == 'table' then redis.pcall('PEXPIRE', key, 0) end
