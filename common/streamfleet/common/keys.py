@@ -19,7 +19,7 @@ NOBODY = "~"
 
 
 class Origin(NamedTuple):
-    """What a key is made anew from.
+    """Source from which a key is made anew.
 
     Attributes:
         type: its type, as the command TYPE returns it.

@@ -17,7 +17,7 @@ ENTRIES, BYTES = 128, 262_144
 """Bounds of one call, which copies the entries that it examines while the server does nothing else."""
 LISTED = 250
 PARTS = ("delayed", "tries", "entries", *LANES, "tickets")
-"""What names entries, for `sweep`: keys, and of lanes the entries that workers hold. Tickets follow from all else."""
+"""Keys that name entries, for `sweep`, and lanes for the entries that workers hold. Tickets follow from all else."""
 
 
 @dataclass(frozen=True, slots=True)

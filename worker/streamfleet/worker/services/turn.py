@@ -24,7 +24,7 @@ LAST, SCAN = "services", "scan:"
 
 
 class Turn:
-    """What a service is given.
+    """One turn of the services.
 
     Args:
         broker: the queue.

@@ -17,7 +17,7 @@ local function check_group(lane, staged, last, group, first, held)
   return back
 end
 
--- What was staged before the clock was set back ranks behind what comes now, unless it is examined.
+-- Entries that were staged before the clock was set back rank behind those that come now, unless they are examined.
 local function check_clock(lane, staged)
   if not (mend and staged) or id_ms(staged) <= now_ms() then return end
   local from = string.format('%.0f-0', now_ms() + 1)

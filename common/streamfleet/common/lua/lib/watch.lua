@@ -1,5 +1,5 @@
 -- @include wake
--- Who watches: the emptiest of those that wait, at most cfg.watchers, and nobody beside one with more room.
+-- Of those that wait the emptiest watch: at most cfg.watchers, and nobody beside one with more room.
 
 -- The end of the scores of workers that have as much room as one with this score.
 local function level_end(score) return (math.floor(score / NO_SLOT) + 1) * NO_SLOT end

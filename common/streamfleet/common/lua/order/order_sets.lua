@@ -4,8 +4,8 @@ local o, t, self = order(), tenants(), {}
 if not o then return false end
 local LOADS, COUNTED = KEYS[SHARED], {[':t:'] = 't', [':th:'] = 'b', [':ht:'] = 'twins', [':h:'] = 'h', [':held'] = 'held'}
 
--- What the keys of a lane's sets have behind the ready set's, by the names of tenants and homes that are known; ARGV may name more
--- from place `first` on. Of an unknown name there may be a set of entries that an examination of the lane finds.
+-- Returns the ends of the keys of a lane's sets, behind the ready set's key, by the known names of tenants and homes; ARGV may
+-- name more from place `first` on. Of an unknown name there may be a set of entries that an examination of the lane finds.
 local function suffixes(lane, first)
   local known, workers = {[':held'] = true, [':firsts'] = true, [':late'] = true, [':past'] = true}, call('HKEYS', WORKERS)
   local function add(one, two, names)
@@ -48,7 +48,7 @@ function self.count(lane, first)
   return number
 end
 
--- How many stand in the sets of a lane is known from now on, if it is mended. Returns true if it was not.
+-- Mends the number of entries in the sets of a lane. Returns true if it was wrong.
 function self.keep(lane, number)
   local off = false
   for kind, some in pairs(o.counts[lane]) do
