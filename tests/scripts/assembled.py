@@ -19,7 +19,7 @@ import tempfile
 import tomllib
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -63,9 +63,9 @@ def main() -> int:
 
 
 def findings(packages: Mapping[str, Sequence[str]]) -> list[str]:
-    """Faults that luacheck finds in the assembled scripts of packages, in the lines of the parts.
+    """Faults in the assembled scripts of packages: what luacheck finds, and functions that no script needs.
 
-    A part is whole in each script that has it. Of its helpers only those are unused that no script uses.
+    Of the variables of a part only those are unused that no script uses.
     """
     origins = {verb: origin(package, verb) for package, verbs in packages.items() for verb in verbs}
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,17 @@ def findings(packages: Mapping[str, Sequence[str]]) -> list[str]:
             told.append(f"{place}: {said} ({code})")
         elif not code.startswith("W2"):
             told.append(f"{place}: {said} ({code}, in {', '.join(sorted(verbs))})")
-    return sorted(told)
+    return sorted(told + list(needless(packages, {place for of in origins.values() for _, place in of})))
+
+
+def needless(packages: Mapping[str, Sequence[str]], places: Container[str]) -> Iterator[str]:
+    """Functions of parts that the assembler leaves out of each script. `places`: those of all lines that are in one."""
+    for package in packages:
+        for path in sorted(folder_of(package).rglob("*.lua")):
+            for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+                place = f"{os.path.relpath(path)}:{number}"
+                if place not in places and (head := re.match(r" *(?:local )?function ([\w.]+)", line)):
+                    yield f"{place}: no script needs the function {head[1]}"
 
 
 def folder_of(package: str) -> Path:

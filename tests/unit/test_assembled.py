@@ -39,7 +39,7 @@ def test_findings_are_told_by_the_lines_of_the_parts(tmp_path: Path, monkeypatch
     scripts.add("made_up_scripts", ["a_verb", "other_verb"])
     assert findings({"made_up_scripts": ["a_verb", "other_verb"]}) == [
         "made_up_scripts/lua/lib/helpers.lua:1: accessing undefined variable 'misspelt' (W113)",
-        "made_up_scripts/lua/lib/helpers.lua:3: unused function 'used_by_none' (W211)",
+        "made_up_scripts/lua/lib/helpers.lua:3: no script needs the function used_by_none",
         "made_up_scripts/lua/lib/other.lua:1: accessing undefined variable 'used' (W113, in other_verb)",
     ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from streamfleet.common import scripts
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.scripts import marked, pieces, sha, source, without_marks
+from streamfleet.common.scripts import Piece, _needed, marked, pieces, sha, source, without_marks
 from streamfleet.gateway import broker as gateway_broker
 from streamfleet.gateway.webhook_messages import WebhookLimits
 
@@ -43,16 +43,43 @@ def test_every_verb_is_short_and_says_what_it_takes_and_returns(verb: str) -> No
 
 @pytest.mark.parametrize("verb", LUA)
 def test_every_part_comes_once_and_before_those_that_need_it(verb: str) -> None:
-    """A policy's files come once in each of its functions."""
+    """A policy's files come once in each of its functions; a part of which nothing is used does not come."""
     came: list[str] = []
+    parts = {piece.path for piece in pieces(verb)}
     for piece in pieces(verb):
         if piece.number == 1 and piece.path.startswith("lib/"):
             assert piece.path not in came
         for needed in INCLUDE.findall(piece.text):
-            assert {f"{folder}/{needed}.lua" for folder in ("lib", *scripts.FOLDERS)} & {*came}
+            of_name = {f"{folder}/{needed}.lua" for folder in ("lib", *scripts.FOLDERS)} & parts
+            assert not of_name or of_name & {*came}
         came.append(piece.path)
     assert came[-1] == f"{verb}.lua"
     assert "".join(piece.text for piece in pieces(verb) if piece.path == came[-1]) == text_of(verb)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("local function a()\nend\nlocal function b() return a() end\nreturn b()\n", "ab"),
+        (
+            "-- What it does.\nlocal function a()\n  if b() then\n  end\nend\nlocal function b() return a() end\nc()\n",
+            "",
+        ),
+        (
+            "local function a() end   -- alone\n-- a()\nfunction t.b() end\nfunction h.c() end\nreturn t.b(), b.a, c\n",
+            "b",
+        ),
+        ("local c\nfunction c()\n  local function a() end\n  function b() a() end\nend\nreturn 1\n", ""),
+        ("local function a() return 1 end\nlocal b = {a}\nreturn 'text'..a\n", "a"),
+    ],
+)
+def test_a_function_that_nothing_else_names_is_left_out(text: str, kept: str) -> None:
+    needed = _needed([Piece("one.lua", 1, "-- @inside\n"), Piece("two.lua", 3, text)])
+    assert re.findall(r"function (?:\w\.)?(\w)", "".join(each.text for each in needed)) == [*kept]
+    assert needed[0].text == "-- @inside\n"
+    lines = ["", "", "", *text.splitlines(keepends=True)]
+    for each in needed[1:]:
+        assert each.text == "".join(lines[each.number : each.number + each.text.count("\n")])
 
 
 def test_a_policy_that_is_left_out_has_a_function_that_returns_false() -> None:
@@ -62,7 +89,7 @@ def test_a_policy_that_is_left_out_has_a_function_that_returns_false() -> None:
     assert "charge_words" in whole
     assert "charge_words" not in without
     made = re.findall(r"local function make_(\w+)\(\)\n", source("pull", scripts.POLICIES))
-    assert made == ["lengths"], "what only policies ask for"
+    assert made == [], "lengths are what only policies ask for"
 
 
 @pytest.mark.parametrize("verb", LUA)

@@ -8,6 +8,10 @@ ends with what the function returns. Shared parts from lua/lib that a policy inc
 What follows `-- @inside` stands in a function of its own. In Lua 5.1 a closure takes a local variable of the function
 that makes it by a walk along all that were taken so far, but one of a function further out by a copy.
 
+Functions that nothing else in a script names are left out: each call makes all functions of its script anew, and a
+shared part has more of them than a verb needs. A function begins at `function name(` or `function table.name(`, and
+ends on the same line, or at the first `end` below it with the same indent; a policy's function ends with its files.
+
 The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
 `-- @guard` lines mark a guard for the tests (CONTRIBUTING.md). Redis never gets them.
 """
@@ -17,11 +21,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import groupby
 
 from streamfleet.common.envelope import CARRIED, KNOWN, MAX_META_BYTES, MAX_NAME_CHARS
 from streamfleet.common.limits import DEFAULTS
@@ -66,6 +72,10 @@ _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 _POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
 _INSIDE = "-- @inside\n"
+_FUNCTION = re.compile(r"^( *)(?:local )?function (?:\w+(\.))?(\w+)\(")
+_DECLARED = re.compile(r"^ *local (?!function\b)[\w, ]+")
+_NAME = re.compile(r"(?<!\.)\.\w+|\w+")
+"""Names as they are used: `.name` of a table's field, else `name`."""
 _MARK = re.compile(r"^ *-- @(?:guard|include) .+\n", re.MULTILINE)
 
 
@@ -149,12 +159,66 @@ def pieces(verb: str, without: Sequence[str] = ()) -> Sequence[Piece]:
     """
     if verb not in _PACKAGES:
         raise KeyError(f"no script is called {verb!r}")
-    return _Parts(resources.files(_PACKAGES[verb]).joinpath("lua"), without).of(f"{verb}.lua")
+    return _needed(_Parts(resources.files(_PACKAGES[verb]).joinpath("lua"), without).of(f"{verb}.lua"))
 
 
 def sha(verb: str) -> str:
     """SHA-1 of a verb's text, as EVALSHA wants it."""
     return hashlib.sha1(source(verb).encode(), usedforsecurity=False).hexdigest()
+
+
+def _needed(found: Sequence[Piece]) -> list[Piece]:
+    """Pieces without the functions that no other needed line names."""
+    text = [line for piece in found for line in piece.text.splitlines(keepends=True)]
+    in_file = [piece.path != "" for piece in found for _ in piece.text.splitlines()]
+    functions = list(_functions(text, in_file))
+    inside: dict[int, int] = {}  # by line, the innermost function that it is part of
+    named = defaultdict[str, list[int]](list)
+    for number, (name, lines) in enumerate(functions):
+        inside.update(dict.fromkeys(lines, number))
+        named[name].append(number)
+    used = defaultdict[int, set[str]](set)  # by function; -1 is the script itself
+    for i, line in enumerate(text):
+        used[inside.get(i, -1)].update(_used(line))
+    needed, seen, more = {-1}, set[str](), used[-1]
+    while more:
+        seen |= more
+        new = {number for name in more for number in named[name]} - needed
+        needed |= new
+        more = {name for number in new for name in used[number]} - seen
+    dropped = {i for number, (_, lines) in enumerate(functions) if number not in needed for i in lines}
+    return list(_without(found, dropped))
+
+
+def _used(line: str) -> list[str]:
+    """The names that a line uses; not those that it declares."""
+    if line.lstrip().startswith("--"):
+        return []
+    return _NAME.findall(_FUNCTION.sub("", _DECLARED.sub("", line)))
+
+
+def _functions(text: Sequence[str], in_file: Sequence[bool]) -> Iterator[tuple[str, range]]:
+    """Functions in the order of their beginnings: the name as `_NAME` finds it, the lines with the comment above."""
+    for i, line in enumerate(text):
+        if head := _FUNCTION.match(line):
+            first, last = i, i
+            if not re.search(r"\bend( +--.*)?$", line):
+                last = next(k for k in range(i, len(text)) if text[k] == f"{head[1]}end\n" and in_file[k] == in_file[i])
+            while re.match(rf"{head[1]}--(?! @)", text[first - 1]):
+                first -= 1
+            yield (head[2] or "") + head[3], range(first, last + 1)
+
+
+def _without(found: Sequence[Piece], dropped: Set[int]) -> Iterator[Piece]:
+    """Pieces without these lines, which are counted through all of them from 0."""
+    at = 0
+    for piece in found:
+        lines = list(enumerate(piece.text.splitlines(keepends=True), at))
+        for gone, run in groupby(lines, lambda line: line[0] in dropped):
+            kept = list(run)
+            if not gone:
+                yield Piece(piece.path, piece.number + kept[0][0] - at, "".join(text for _, text in kept))
+        at += len(lines)
 
 
 class _Parts:
