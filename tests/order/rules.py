@@ -1,8 +1,8 @@
-"""The rules of order that docs/fairness.md, locality.md and urgent.md promise (and deadlines.md, and protocol.md, 8).
+"""The rules of order. docs/order.md has each of them, with the sentence that it has here.
 
 `# rule: <name>` marks the line of the model that makes each; `test_<name>` of test_model.py is an example of it, and
-test_mutants.py takes each out and sees its example fail. Where a page and the model contradict each other, the sentence
-here decides.
+test_mutants.py takes each out and sees its example fail. Where a sentence and the model contradict each other, the
+sentence decides.
 
 Decided between variants by bench.locality's sessions in virtual time (8 workers at a load of 1.5, three runs):
 

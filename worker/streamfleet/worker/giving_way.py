@@ -1,7 +1,7 @@
 """Choice of the running requests that give way to an urgent one that finds no room in the engine. Pure.
 
 `choose` gets what runs and what is missing, and returns those that cost least to interrupt; `can_give` tells if there
-are enough. What is interrupted goes back to the queue at its old rank, and its attempt does not count. docs/urgent.md
+are enough. What is interrupted goes back to the queue at its old rank, and its attempt does not count. docs/order.md
 tells operators the rules.
 """
 

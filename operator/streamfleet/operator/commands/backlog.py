@@ -40,7 +40,7 @@ def backlog(
     "nearest" is the deadline of the request that runs next in a lane; one without a deadline ranks as if it had
     one some minutes after enqueueing (STREAMFLEET_PATIENCE_MS). Under the lanes stands why one is late (that deadline
     has passed) or will be: what waits before a deadline takes longer than it leaves, at the pace that the workers
-    measure while any wait (docs/deadlines.md; `pace_per_s` of the JSON object). With --watch, each look has the rates
+    measure while any wait (docs/order.md; `pace_per_s` of the JSON object). With --watch, each look has the rates
     of what came and ended since the looks before; with --json it prints a line for each.
 
     ```text

@@ -6,7 +6,7 @@
 --     '<last pull, ms> <what it does> <worker>'; '#' the last number.
 --   loads: number to what it holds and what waits for it; LOST and more for a home whose requests are anybody's by now.
 -- While nobody gives a session, and no two prompts share a long beginning, a pull reads none of these keys: LANES has no field
--- `sessions`, or it is not HOMING. The rules, with the figures behind them, are in docs/locality.md.
+-- `sessions`, or it is not HOMING. The rules are in docs/order.md.
 -- @guard affinity: a key of another type is left alone
 if not call_if_typed('HLEN', SESSIONS) then return false end
 
