@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.long import page
 from tests.long.others import NOISY
 from tests.long.parts import WHOLE, part, share
 from tests.long.results import GREEN, ages, git, head, write
@@ -160,6 +161,8 @@ def main(argv: Sequence[str], rows: Sequence[Row] = ROWS, root: Path = ROOT, lim
         whole = len(mine) == sum(row.target == target for row in rows)
         if whole and not any(each.verdict == PASSED_OVER for each in mine):
             write(root, target, result(mine, commit))
+    if not args.turn:
+        page.write(root)
     return 1 if any(each.verdict == RED for each in ran) else 0
 
 

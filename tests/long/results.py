@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path("tests/long/results")
+PAGE = Path("docs/reliability.md")
+"""Shows them: `tests.long.page` writes its table."""
 GREEN = "green"
 
 
@@ -48,7 +50,7 @@ def age(root: Path, commit: str) -> str:
 def head(root: Path) -> str:
     """The commit that is run; one with changes is none of the history. Results of earlier runs are no change."""
     commit = git(root, "rev-parse", "HEAD") or "unknown"
-    return f"{commit}-changed" if git(root, "status", "--porcelain", "--", ".", f":!{FOLDER}") else commit
+    return f"{commit}-changed" if git(root, "status", "--porcelain", "--", ".", f":!{FOLDER}", f":!{PAGE}") else commit
 
 
 def git(root: Path, *words: str) -> str | None:

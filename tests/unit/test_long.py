@@ -13,11 +13,12 @@ import pytest
 from tests.fault.mutations import MUTATIONS
 from tests.hostile.__main__ import Round, arguments, verdict
 from tests.hostile.run import GOOD, Ended
+from tests.long import page
 from tests.long.__main__ import CUT_OFF, PASSED_OVER, RED, Ran, judge, main, result, tried, turn
 from tests.long.others import NOISY, Usage, noise, share, usage
 from tests.long.parts import Part, part
 from tests.long.parts import share as share_of
-from tests.long.results import FOLDER, GREEN, ages, write
+from tests.long.results import FOLDER, GREEN, PAGE, ages, write
 from tests.long.rows import ROWS, Row
 
 ROW = Row("fault", "tests.fault")
@@ -230,6 +231,24 @@ def test_long_runs_write_a_file_for_each_target(root: Path, capsys: pytest.Captu
     (root / "fake.py").write_text(FAKE + "# changed\n")
     assert main(["good"], rows, root) == 0
     assert str(kept(root, "good")["commit"]).endswith("-changed")
+
+
+def test_the_page_shows_the_last_results(repository: Path) -> None:
+    text = (repository / PAGE).read_text(encoding="utf-8")
+    assert page.filled(text, repository) == text, "run: python -m tests.long.page"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("accepted=5 lost=0 restarts=0 kills=3 seed=1", "accepted 5, lost 0, SIGKILLs 3"),
+        ("ok: times=3.9 (noisy)", "ok: p99 times 3.9 (noisy)"),
+        ("a: min=1ms max=2ms | b: max=3ms", "a: longest 2ms; b: longest 3ms"),
+        ("wait [replicas=0 single_p50=1ms bulk=9/s] [replicas=1]", "wait [replicas 0, p50 1ms] [replicas 1]"),
+    ],
+)
+def test_the_last_line_of_a_run_in_words(line: str, words: str) -> None:
+    assert page.said(line) == words
 
 
 def test_a_turn_and_half_a_target_write_no_file(root: Path) -> None:
