@@ -1,14 +1,15 @@
 """Makes the parts of docs/performance.md that come from reports: the text between its markers.
 
 The page is written by hand except the text between `<!-- bench:NAME:begin -->` and `<!-- bench:NAME:end -->`. NAME is
-`targets` (all of them), a report (`broker`: its machine, and the tables that belong to no picture), or a picture, which
-brings its tables with it.
+`targets` (of all reports), a report (`broker`: its machine, and those of its tables that are in
+`SHOWN`), or a picture.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,18 @@ from bench.core.tables import markdown, shown, targets_markdown
 from bench.plots.catalogue import PICTURES, Picture
 from bench.saved import BENCHMARKS, Reports, command
 
+SHOWN = {
+    "broker": "Queues side by side",
+    "engine": "Engine: ",
+    "front_end": "Front end: (parts|CPU µs a request of 64 tokens, whole)",
+    "scheduling": "Pickup|Pulls|Memory",
+    "coserving": r"Co-serving, (1 worker|vLLM), 10% urgent(, \d{4}-\d\d-\d\d)?:",
+    "shards": "",
+    "gateway": "Streams|By turns: what|Side by side with vllm serve: what",
+}
+"""Beginnings of the titles of the tables that the page shows, by report. The result files have all tables."""
+MOST_LISTED = 12
+"""Of a report with more targets, only those that are missed are listed."""
 PICTURES_FOLDER = "performance"
 """Of the pictures, beside the page."""
 BLOCK = re.compile(r"(<!-- bench:(\w+):begin -->\n)(.*?)(<!-- bench:\2:end -->)", re.DOTALL)
@@ -70,42 +83,41 @@ def refilled(text: str, kind: str, makers: Mapping[str, Callable[[], str]]) -> s
 
 
 def all_targets(reports: Reports) -> str:
-    """Every target of every report, and the measurements that were not run."""
-    parts = []
-    for name in BENCHMARKS:
-        if name in reports and reports[name][0].targets:
-            parts += [f"**{name}**", targets_markdown(reports[name][0].targets)]
-        elif name not in reports:
-            parts.append(not_run(name))
-    return "\n\n".join(parts)
+    """How many targets of each report hold, all of them, and the measurements that were not run."""
+    found = {name: reports[name][0] for name in BENCHMARKS if name in reports}
+    held = {name: sum(target.holds for target in report.targets) for name, report in found.items()}
+    counts = [f"{name} {held[name]} of {len(report.targets)}" for name, report in found.items()]
+    listed = [
+        replace(target, name=f"{name}: {target.name}")
+        for name, report in found.items()
+        for target in report.targets
+        if not target.holds or len(report.targets) <= MOST_LISTED
+    ]
+    parts = [f"Targets that hold: {', '.join(counts)}.", targets_markdown(listed)]
+    return "\n\n".join([*(parts if found else []), *(not_run(name) for name in BENCHMARKS if name not in reports)])
 
 
 def report_block(name: str, reports: Reports) -> str:
-    """Machine of a report, and its tables that belong to no picture. All targets stand together elsewhere."""
+    """Machine of a report, and its tables that the page shows. All targets stand together elsewhere."""
     if name not in reports:
         return not_run(name)
     report = reports[name][0]
-    taken = [title for picture in PICTURES if picture.report == name for title in picture.tables]
-    rest = [table for table in report.tables if not table.title.startswith(tuple(taken))]
-    return "\n\n".join([about(report), *(titled(table) for table in rest)])
+    shown = [titled(table) for table in report.tables if re.match(SHOWN[name], table.title)]
+    return "\n\n".join([about(report), *shown])
 
 
 def picture_block(picture: Picture, reports: Reports) -> str:
-    """A picture, and its tables."""
+    """A picture."""
     if picture.report not in reports:
         return not_run(picture.report)
     report = reports[picture.report][0]
-    parts = []
     if missing := picture.missing(report):
-        parts.append(f"*No picture: this run left out {', '.join(missing)}.*")
-    else:
-        parts.append(f"![{picture.alt}]({PICTURES_FOLDER}/{picture.name}.svg)")
-    parts += [titled(table) for table in report.tables if picture.tables and table.title.startswith(picture.tables)]
-    return "\n\n".join(parts)
+        return f"*No picture: this run left out {', '.join(missing)}.*"
+    return f"![{picture.alt}]({PICTURES_FOLDER}/{picture.name}.svg)"
 
 
 def about(report: Report) -> str:
-    """Date, machine and sizes of a report, in a few lines."""
+    """Date and machine of a report."""
     machine = dict(report.machine)
     packages = machine.pop("packages", {})
     words = [
@@ -117,12 +129,16 @@ def about(report: Report) -> str:
         f"Python {machine.get('python', '?')}",
         *(f"{name} {version}" for name, version in packages.items()),
     ]
-    settings = {name.replace("_", " "): value for name, value in report.settings.items() if name != "quick"}
-    kind = "**Small** sizes" if report.settings.get("quick") else "Sizes"
-    sizes = "; ".join(f"{name} {plain(value)}" for name, value in settings.items())
     stolen = machine.get("stolen_percent")
     busy = "" if stolen is None else f" Of the CPU time that was wanted, {stolen} % went to neighbours (steal)."
-    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.{busy}\n\n{kind}: {sizes}."
+    small = " **Small** sizes." if report.settings.get("quick") else ""
+    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.{busy}{small}"
+
+
+def sizes(report: Report) -> str:
+    """Settings of a report, in one line."""
+    settings = {name.replace("_", " "): value for name, value in report.settings.items() if name != "quick"}
+    return f"Sizes: {'; '.join(f'{name} {plain(value)}' for name, value in settings.items())}."
 
 
 def plain(value: Any) -> str:
@@ -137,9 +153,7 @@ def plain(value: Any) -> str:
 
 
 def titled(table: Table) -> str:
-    """A table under its title; one of settings is folded away, because it is long and rarely wanted."""
-    if table.title.startswith("Settings"):
-        return f"<details>\n<summary>{table.title}</summary>\n\n{markdown(table)}\n\n</details>"
+    """A table under its title."""
     return f"**{table.title}**\n\n{markdown(table)}"
 
 

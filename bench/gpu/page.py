@@ -1,7 +1,6 @@
-"""Write the tables of docs/gpu.md from the reports of real GPU runs in bench/results.
+"""Write the tables of docs/gpu.md from the report of `make gpu-proof` in bench/results, of a real GPU.
 
-The text between `<!-- gpu:NAME:begin -->` and `<!-- gpu:NAME:end -->` is made; the rest is by hand. NAME is `proof`
-(gpu.json, of `make gpu-proof`) or `earlier` (h100/gateway-*.json, of `bench.gateway`).
+The text between `<!-- gpu:proof:begin -->` and `<!-- gpu:proof:end -->` is made; the rest is by hand.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bench.blocks import PageError, about, refilled, titled
+from bench.blocks import PageError, about, refilled, sizes, titled
 from bench.core.reports import FULL, ROOT, Report, load
 from bench.core.tables import targets_markdown
 from bench.gpu.tables import steps
@@ -29,25 +28,17 @@ def fill(text: str, results: Path) -> str:
     Raises:
         PageError: a block's name is unknown, or a report is not of a GPU.
     """
-    return refilled(text, "gpu", {"proof": partial(proof, results), "earlier": partial(earlier, results)})
+    return refilled(text, "gpu", {"proof": partial(proof, results)})
 
 
 def proof(results: Path) -> str:
-    """Targets and tables of the last proof; without one, its steps as not yet run."""
+    """Machine, targets and tables of the last proof but that of its steps; without one, its steps as not yet run."""
     path = results / "gpu.json"
     if not path.is_file():
         return titled(steps({}))
-    return shown(of_gpu(path))
-
-
-def earlier(results: Path) -> str:
-    """Targets and tables of the gateway on an H100."""
-    return "\n\n".join(shown(of_gpu(path)) for path in sorted((results / "h100").glob("*.json")))
-
-
-def shown(report: Report) -> str:
-    """Machine, targets and tables of a report."""
-    return "\n\n".join([about(report), targets_markdown(report.targets), *map(titled, report.tables)])
+    report = of_gpu(path)
+    tables = [titled(table) for table in report.tables if table.title != steps({}).title]
+    return "\n\n".join([about(report), sizes(report), targets_markdown(report.targets), *tables])
 
 
 def of_gpu(path: Path) -> Report:

@@ -24,14 +24,12 @@ class Picture:
         report: measurement with its data.
         needs: keys of `Report.data` without which it cannot be drawn.
         alt: description for readers who cannot see it.
-        tables: titles, or beginnings of titles, of the tables below it.
     """
 
     name: str
     report: str
     needs: tuple[str, ...]
     alt: str
-    tables: tuple[str, ...] = ()
 
     def missing(self, report: Report) -> list[str]:
         """Keys that it needs and the report does not have."""
@@ -71,23 +69,9 @@ PICTURES: tuple[Picture, ...] = (
         "Bulk enqueue and drain by one worker of streamfleet and other queues, as ratios to raw redis-py",
     ),
     Picture(
-        "broker_round_trips",
-        "broker",
-        ("systems",),
-        "Round trip of one job through streamfleet and other queues, p50 to p99, on defaults and tuned",
-    ),
-    Picture(
-        "engine_throughput",
-        "engine",
-        ("contenders", "batches", "front_end", "ratios"),
-        "Output tokens per second of bare AsyncLLM, vllm serve and a streamfleet worker, and CPU time of a front end",
-        ("Engine", "Front end"),
-    ),
-    Picture(
         "coserving_first_token",
         "coserving",
         ("cases",),
         "Time from enqueueing to the first token of urgent requests on one full engine, by the way to run both kinds",
-        ("Co-serving",),
     ),
 )

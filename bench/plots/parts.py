@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,37 +59,6 @@ def emphasise(axes: Any, bold: Sequence[bool]) -> None:
         label.set_fontweight("bold" if is_bold else "normal")
 
 
-@dataclass(frozen=True)
-class Span:
-    """One row of a dot plot: from p50 to p99."""
-
-    name: str
-    p50: float
-    p99: float
-    color: str = style.PEER_DARK
-
-
-def spans(axes: Any, found: Sequence[Span], *, title: str, x_label: str, shown: Callable[[float], str]) -> None:
-    """Rows with a dot at p50 and a tick at p99, with a line between, on a logarithmic scale; the first on top."""
-    for place, row in enumerate(found):
-        axes.plot([row.p50, row.p99], [place, place], color=row.color, linewidth=2.2, solid_capstyle="round", zorder=2)
-        axes.plot([row.p50], [place], marker="o", markersize=6, color=row.color, zorder=3)
-        axes.plot([row.p99], [place], marker="|", markersize=9, markeredgewidth=2, color=row.color, zorder=3)
-        axes.annotate(
-            f"{shown(row.p50)} / {shown(row.p99)}", (row.p99, place), xytext=(9, 0), textcoords="offset points",
-            va="center", fontsize=8, fontweight="bold" if row.color == style.OURS else "normal",
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(found)), [row.name for row in found])
-    emphasise(axes, [row.color == style.OURS for row in found])
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    axes.set_xlim(min(row.p50 for row in found) * 0.6, max(row.p99 for row in found) * 6)
-    plain_ticks(axes.xaxis)
-    axes.set(title=title, xlabel=x_label)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-
-
 def steps(axes: Any, lines: Mapping[str, tuple[Sequence[float], str]], *, title: str, x_label: str) -> None:
     """Step lines: the share of values that are not above x, on a logarithmic scale.
 
@@ -114,8 +83,3 @@ def plain_ticks(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def short(value: float) -> str:
-    """A figure at a bar's end: three significant digits, thousands separated."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -22,7 +22,6 @@ PEER_DARK = "#6E6E6E"
 INK = "#222222"
 FAINT = "#DDDDDD"
 
-LANES = {"critical": "#D55E00", "high": "#E69F00", "normal": "#0072B2", "low": "#56B4E9"}
 
 _RULES = {
     "svg.fonttype": "none",  # text stays text, for search and screen readers

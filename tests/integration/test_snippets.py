@@ -56,8 +56,6 @@ NOT_RUN = {
     ("README.md", "--model Qwen"): "needs a GPU and a large model",
     ("README.md", "VLLM_URL="): "waits for a server",
     ("README.md", 'from "redis"'): "needs the npm package redis",
-    ("capacity.md", "--model Qwen"): "needs a GPU and a large model",
-    ("capacity.md", "plan measure"): "takes minutes; tests/integration/test_plan.py measures",
     ("", "kubectl "): "needs a cluster; tests/unit/test_deploy_docs.py reads those of deploy.md",
     ("deploy.md", "kind "): "needs docker",
     ("deploy.md", "docker "): "needs docker",
@@ -70,17 +68,18 @@ NOT_RUN = {
     ("operations.md", "SENTINEL"): "needs Sentinel; python -m tests.ha does it",
     ("operations.md", "--enable-lora"): "starts vLLM, as tests/e2e/test_vllm_adapters.py does",
     ("operations.md", "pip install"): "changes the environment of the tests",
+    ("performance.md", "--model Qwen"): "needs a GPU and a large model",
+    ("performance.md", "plan measure"): "takes minutes; tests/integration/test_plan.py measures",
+    ("performance.md", "CLUSTER KEYSLOT"): "needs a cluster; tests/integration/test_many_queues.py runs the example",
     ("performance.md", "make bench"): "takes minutes",
     ("performance.md", "bench --queue"): "takes minutes; tests/integration/test_bench.py has the options",
     ("StreamfleetBacklogOld.md", "trace"): "needs a request that waits",
     ("StreamfleetRenewalsLate.md", "--latency-history"): "goes on until it is stopped",
-    ("scaling.md", "CLUSTER KEYSLOT"): "needs a cluster; tests/integration/test_many_queues.py runs the example",
-    ("scaling.md", "--model Qwen"): "needs a GPU and a large model",
     ("upgrade.md", "--model ./model"): "starts vLLM",
     ("webhooks.md", 'from "express"'): "needs the npm package express",
 }
 """Page, if it is one, and a text of a snippet that is not run, with the reason."""
-COMMENTED = ("deploy.md", "gpu.md", "operations.md", "scaling.md", "upgrade.md", "Streamfleet")
+COMMENTED = ("deploy.md", "gpu.md", "operations.md", "upgrade.md", "Streamfleet")
 """Pages of operators, whose shells take comments, as README.md tells those of zsh."""
 SERVES = re.compile(r"(?:^|\s)streamfleet (?:worker|gateway|exporter)(?: -[^\n|&]*)?$")
 """The last line of one that goes on until it is stopped."""
@@ -216,7 +215,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             asks = [{"body": {"prompt": "hi", "max_tokens": 20}, "tenant": "acme"} for _ in range(4)]
             assert len(list(fleet.as_completed(fleet.enqueue_many(asks), timeout=WITHIN_S))) == len(asks)
         EngineProfile(GENERIC_FAST, 2.0, {}).save(folder / "engine.json")
-        (traffic,) = re.findall(r"```json\n(.*?)```", (REPOSITORY / "docs/capacity.md").read_text("utf-8"), re.DOTALL)
+        (traffic,) = re.findall(
+            r"```json\n(.*?)```", (REPOSITORY / "docs/performance.md").read_text("utf-8"), re.DOTALL
+        )
         (folder / "traffic.jsonl").write_text(traffic)
         for each in (each for each in SHELL if "cat > requests.jsonl" in each.text):
             subprocess.run(["bash", "-c", each.text], cwd=folder, check=True)

@@ -12,13 +12,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import pages, quick
-from bench.blocks import BLOCK, PageError, fill
+from bench.blocks import BLOCK, MOST_LISTED, PageError, fill
 from bench.core.reports import FULL, Report, Table, Target
 from bench.overview import lines
 from bench.plots.catalogue import HERE, PICTURES, Picture, fingerprint_of
 from bench.saved import BENCHMARKS, BadReport, Reports, command, read_reports
 
-FIRST = next(picture for picture in PICTURES if picture.tables)
+FIRST = PICTURES[0]
+TABLE = "Queues side by side: in a test"
+"""A title of a table that the page shows of each report here."""
 TARGETS = [
     Target("fast", 0.8, 0.75, "at least", "x"),
     Target("small", 800, 760, "at most", "B", "a record for each id"),
@@ -26,7 +28,7 @@ TARGETS = [
 
 
 def report(name: str, **data: object) -> Report:
-    tables = [Table(f"{title}: in a test", ["n"], [{"n": 1}]) for picture in PICTURES for title in picture.tables]
+    tables = [Table(title, ["n"], [{"n": 1}]) for title in (TABLE, "Settings of each queue")]
     machine = {"processor": "Abacus", "cores": 2, "packages": {"redis": "8"}, "stolen_percent": 12.5}
     return Report(name, "2026-01-31", machine, {"jobs": 10_000}, tables, TARGETS, dict(data))
 
@@ -67,12 +69,19 @@ def test_a_report_brings_its_machine_targets_and_tables(tmp_path: Path) -> None:
     text = fill(template(), saved(tmp_path, report(FIRST.report, **dict.fromkeys(FIRST.needs, 1))))
     assert "2026-01-31: Abacus, 2 cores" in block(text, FIRST.report)
     assert "12.5 % went to neighbours" in block(text, FIRST.report)
-    assert "jobs 10,000" in block(text, FIRST.report)
-    assert "| small | at most 760 B | 800 B | MISS | a record for each id |" in block(text, "targets")
+    assert "| broker: small | at most 760 B | 800 B | MISS | a record for each id |" in block(text, "targets")
     assert f"![{FIRST.alt}](performance/{FIRST.name}.svg)" in block(text, FIRST.name)
-    for title in (f"{FIRST.tables[0]}: in a test",):
-        assert title in block(text, FIRST.name)
-        assert title not in block(text, FIRST.report), "a table stands once, below its picture"
+    assert f"**{TABLE}**" in block(text, FIRST.report)
+    assert "Settings" not in block(text, FIRST.report), "the result file alone has it"
+
+
+def test_of_many_targets_the_page_lists_those_that_are_missed(tmp_path: Path) -> None:
+    many = report("broker")
+    many.targets = [TARGETS[0]] * MOST_LISTED + [TARGETS[1]]
+    text = block(fill(template(), saved(tmp_path, many)), "targets")
+    assert f"broker {MOST_LISTED} of {MOST_LISTED + 1}" in text
+    assert "broker: small" in text
+    assert "fast" not in text
 
 
 def test_a_run_that_left_something_out_has_no_picture_of_it(tmp_path: Path) -> None:

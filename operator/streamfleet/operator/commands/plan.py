@@ -90,7 +90,7 @@ def plan_workers(  # noqa: PLR0913, PLR0917 - each parameter is an option
     Takes an engine that was measured, what arrives, and when it is due. A request is late when it has no answer by its
     deadline. Shows the fleet found beside one worker fewer and one more. Takes some seconds, and uses no Redis unless
     --queue names a queue: then lengths that are not given are those that the queue's tenants have had lately.
-    docs/capacity.md tells how far to trust it.
+    docs/performance.md tells how far to trust it.
 
     ```text
     streamfleet plan measure --out engine.json
