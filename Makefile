@@ -119,6 +119,7 @@ lint: setup-dev setup-lint
 	$(BIN)/ruff check
 	$(BIN)/python -m tests.scripts.assembled
 	$(BIN)/python tools/configuration_page.py --check
+	$(BIN)/python tools/protocol_tables.py --check
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m bench.gpu.page --check
 	$(BIN)/python -m monitoring.panels --check
@@ -138,6 +139,7 @@ format: setup-dev ## Format the sources, and repair what the linter can repair b
 
 docs: setup-dev ## Write the pages of docs/ that are made from the code
 	$(BIN)/python tools/configuration_page.py
+	$(BIN)/python tools/protocol_tables.py
 	$(BIN)/python -m monitoring.panels
 
 lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)

@@ -122,56 +122,96 @@ def _as_text_or_json(value: object, param: str) -> str:
 
 
 class RequestField(NamedTuple):
-    """A field of an entry; docs/protocol.md has its meaning.
+    """A field of an entry; docs/protocol.md has a table of them, made of this one.
 
     Attributes:
         name: its name.
+        rule: what its text may be.
+        meaning: what it says; help of the command line's option as well.
         read: reads its text, given the field's name too; raises InvalidRequest. None if `protocol.py` reads it.
         write: returns the text of the client's option of that name, given the name too; raises InvalidRequest. None if
             `ask.py` writes it.
         carried: True if its result has it too, as given.
-        option: help of the command line's option of that name; empty for none.
+        option: True if the command line has an option of that name.
     """
 
     name: str
+    rule: str
+    meaning: str
     read: Callable[[str, str], Any] | None = None
     write: Callable[[Any, str], str] | None = None
     carried: bool = False
-    option: str = ""
+    option: bool = False
 
 
+_NAME_RULE = f"1 to {MAX_NAME_CHARS} characters of printable ASCII without space"
+_LABEL_RULE = f"UTF-8, at most {MAX_NAME_CHARS} printable characters"
+_DIGITS_RULE = "1 to 16 decimal digits"
 FIELDS = (
-    RequestField("body"),
-    RequestField("id"),
-    RequestField("endpoint"),
-    RequestField("deadline", _milliseconds),
-    RequestField("ttl", _milliseconds),
-    RequestField("if_late", _if_late),
+    RequestField("body", "REQUIRED. UTF-8 text of a JSON object", "An OpenAI request body."),
+    RequestField(
+        "id",
+        f"{_NAME_RULE}; not of the form letters, `:`, digits, `-`, digits",
+        "Name of the request. Without one it is `<lane>:<stream id>`.",
+    ),
+    RequestField("endpoint", "one of the endpoints below", "OpenAI path. Default: by the body."),
+    RequestField(
+        "deadline", _DIGITS_RULE, "Epoch milliseconds, not seconds: then the answer is worthless.", _milliseconds
+    ),
+    RequestField("ttl", _DIGITS_RULE, "The same in milliseconds from enqueueing. `deadline` wins.", _milliseconds),
+    RequestField("if_late", "`refuse`", "It ends at once, as `expired`, if it would likely be late.", _if_late),
     RequestField(
         "tenant",
+        _LABEL_RULE,
+        "Whose request it is, for fairness between tenants.",
         check_label,
         as_text,
         carried=True,
-        option="Whose request it is, for fairness between tenants.",
+        option=True,
     ),
     RequestField(
         "session",
+        _LABEL_RULE,
+        "What it belongs to, as a conversation: it runs where the cache of that is.",
         check_label,
         as_text,
         carried=True,
-        option="What it belongs to, as a conversation: it runs where the cache of that is.",
+        option=True,
     ),
     RequestField(
         "program",
+        _LABEL_RULE,
+        "The agent's run that it is a turn of. Default: the session's.",
         check_label,
         as_text,
-        option="The agent's run that it is a turn of. Default: the session's.",
+        option=True,
     ),
-    RequestField("reply"),
-    RequestField("stream", _flag, _as_flag),
-    RequestField("traceparent", check_traceparent, as_text, carried=True),
-    RequestField("meta", _meta, _as_text_or_json, carried=True),
-    RequestField("bounded", _flag, _as_flag, carried=True),
+    RequestField("reply", _NAME_RULE, "Name of the caller's reply stream."),
+    RequestField("stream", "`0` or `1`", "The caller wants tokens while they come.", _flag, _as_flag),
+    RequestField(
+        "traceparent",
+        "W3C trace context, in lower case",
+        "The caller's span.",
+        check_traceparent,
+        as_text,
+        carried=True,
+    ),
+    RequestField(
+        "meta",
+        f"UTF-8, at most {MAX_META_BYTES} bytes",
+        "Anything of the caller's.",
+        _meta,
+        _as_text_or_json,
+        carried=True,
+    ),
+    RequestField(
+        "bounded",
+        "`0` or `1`",
+        "Its result counts to what its tenant may keep. Gateways set it.",
+        _flag,
+        _as_flag,
+        carried=True,
+    ),
 )
 """All fields that an entry may have. A new one is a line here, and an option in `ask.py`."""
 CARRIED = tuple(field.name for field in FIELDS if field.carried)

@@ -29,7 +29,7 @@ class IfLate(StrEnum):
     DOWNGRADE = "downgrade"
 
 
-LABELS = {field.name: field.option for field in FIELDS if field.option}
+LABELS = {field.name: field.meaning for field in FIELDS if field.option}
 
 
 def with_labels(command: Callable[..., None]) -> Callable[..., None]:
