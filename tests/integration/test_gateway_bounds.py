@@ -1,4 +1,4 @@
-"""Records that a key can make Redis keep are bounded by tenant: each kind of the table in docs/gateway-batches.md."""
+"""Records that a key can make Redis keep are bounded by tenant: each kind that docs/gateway.md names."""
 
 from __future__ import annotations
 

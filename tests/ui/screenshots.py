@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/gateway-ui.md: `python -m tests.ui.screenshots`, about three minutes."""
+"""Takes the pictures of docs: `python -m tests.ui.screenshots`, about three minutes."""
 
 from __future__ import annotations
 

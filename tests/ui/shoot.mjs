@@ -3,15 +3,10 @@
 import { launch, watchedTab } from "./browser.mjs";
 
 const scene = JSON.parse(process.argv[2]);
-const DESKTOP = { width: 1280, height: 900 };
-const PHONE = { width: 390, height: 844 };
 const PICTURES = [
-  ["ui-fleet", "#/fleet", "light", DESKTOP],
-  ["ui-fleet-dark", "#/fleet", "dark", DESKTOP],
-  ["ui-request", `#/requests/${scene.answered}`, "light", DESKTOP],
-  ["ui-dead", "#/dead", "light", DESKTOP],
-  ["ui-fleet-phone", "#/fleet", "light", PHONE],
-  ["ui-request-phone", `#/requests/${scene.answered}`, "dark", PHONE],
+  ["ui-fleet", "#/fleet"],
+  ["ui-request", `#/requests/${scene.answered}`],
+  ["ui-dead", "#/dead"],
 ];
 
 const browser = await launch(scene.chromium);
@@ -21,9 +16,9 @@ await page.goto(`${scene.url}/ui`);
 await page.locator("#lane-rows tr").first().waitFor();
 // The plots need some minutes of their own before they show anything.
 await page.waitForTimeout(scene.watch_s * 1000);
-for (const [name, fragment, colorScheme, viewport] of PICTURES) {
-  await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
-  await page.setViewportSize(viewport);
+await page.emulateMedia({ colorScheme: "light", reducedMotion: "reduce" });
+await page.setViewportSize({ width: 1280, height: 900 });
+for (const [name, fragment] of PICTURES) {
   await page.evaluate((wanted) => { location.hash = wanted; scrollTo(0, 0); }, fragment);
   await page.waitForTimeout(2_500);
   await page.screenshot({ path: `${scene.folder}/${name}.png` });

@@ -152,8 +152,8 @@ def test_the_values_of_labels_are_listed(repository: Path) -> None:
     rows = dict(re.findall(r"^\| `(\w+)` of a webhook \| (.*) \|$", page, re.MULTILINE))
     listed = {name: set(re.findall(r"`(\w+)`", text)) for name, text in rows.items()}
     assert listed == {"outcome": {*OUTCOMES}, "reason": {*Reason}}
-    webhooks = (repository / "docs/webhooks.md").read_text(encoding="utf-8")
-    section = webhooks.partition("### Dead webhooks")[2].partition("\n### ")[0]
+    gateway = (repository / "docs/gateway.md").read_text(encoding="utf-8")
+    section = gateway.partition("### Dead webhooks")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == {*Reason}
 
 

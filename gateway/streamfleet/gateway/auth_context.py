@@ -155,5 +155,5 @@ def _check_own_headers(request: Request) -> None:
     for name in request.headers:
         if name.startswith("x-streamfleet-") and name not in OWN_HEADERS:
             near = difflib.get_close_matches(name, OWN_HEADERS, 1)
-            advice = f"did you mean {near[0].title()}?" if near else "docs/gateway.md has all of them"
+            advice = f"did you mean {near[0].title()}?" if near else "GET /openapi.json has all of them"
             raise InvalidRequest(f"the gateway knows no such header; {advice}", name[:80].title())
