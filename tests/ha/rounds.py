@@ -114,7 +114,7 @@ async def _cluster_kill(tally: Tally, cluster: ClusterDeployment, kind: str, cut
 
 
 async def _ordered(tally: Tally, deployment: SentinelDeployment, kind: str, least_replicas: int) -> None:
-    """The master replaced although it is well; with `least_replicas`, as docs/operations.md says how to."""
+    """The master replaced although it is well; with `least_replicas`, as docs/operate.md says how to."""
     master = deployment.master()
     assert master is not None
     tell(master.port, "CONFIG", "SET", "min-replicas-to-write", least_replicas)

@@ -1,4 +1,4 @@
-"""README.md, "Where is my request?": its commands as they stand, by the real redis-cli against a real server."""
+"""docs/operate.md, "Where is my request?": its commands as they stand, by the real redis-cli against a real server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Section:
 
 @pytest.fixture
 def section(repository: Path, redis_url: str, tmp_path: Path) -> Section:
-    return Section((repository / "README.md").read_text(encoding="utf-8"), redis_url, tmp_path)
+    return Section((repository / "docs/operate.md").read_text(encoding="utf-8"), redis_url, tmp_path)
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ async def test_an_audit_says_nothing_where_the_server_cannot_tell(queue: Queue) 
 
 
 async def test_the_lag_of_the_group_is_not_the_backlog(queue: Queue) -> None:
-    """As docs/operations.md says: what is in order has been read, although nobody runs it. The length counts it."""
+    """As docs/operate.md says: what is in order has been read, although nobody runs it. The length counts it."""
     for number in range(256):
         await queue.add("high", f"{1_000 + number}-0")
     await queue.pull("w1")

@@ -1,4 +1,4 @@
-"""The alert rules: promtool takes them and their tests, each has a page, and they ask for metrics that exist."""
+"""The alert rules: promtool takes them, docs/operate.md has each, and they ask for metrics that exist."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
-from streamfleet.cli.main import app
 from tests.programs import program
-from tests.unit.test_docs import FENCE, anchors, commands
 from tests.unit.test_metrics_page import documented, names_in
 
 THIRD_PARTY = {
@@ -116,7 +113,7 @@ def test_every_alert_says_how_bad_where_and_what_to_read(rules: list[Rule]) -> N
         name, notes = rule["alert"], rule["annotations"]
         assert rule["labels"]["severity"] in SEVERITIES, name
         assert set(notes) == {"summary", "description", "runbook_url"}, name
-        assert notes["runbook_url"] == f"docs/runbook/{name}.md"
+        assert notes["runbook_url"] == f"docs/operate.md#{name.lower()}"
         # A server's memory is no queue's: its summary has the server instead. A gateway serves several queues.
         where = {"instance"} if name == "StreamfleetRedisMemory" else {"queue"}
         where = {"job"} if name.startswith("StreamfleetGateway") else where
@@ -155,54 +152,17 @@ def test_a_metric_that_does_not_exist_is_found() -> None:
     assert asked(expr) == {"streamfleet_nonsense_total", "other"}
 
 
-# -- pages -------------------------------------------------------------------------------------------------
+# -- what to do --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def pages(repository: Path) -> dict[str, str]:
-    """Name to text, of every page but the list."""
-    paths = (repository / "docs/runbook").glob("*.md")
-    return {path.stem: path.read_text(encoding="utf-8") for path in paths if path.stem != "README"}
-
-
-def test_every_alert_has_a_page_and_stands_in_the_list(
-    repository: Path, rules: list[Rule], pages: dict[str, str]
+def test_operate_has_each_alert_with_its_severities_where_to_look_and_what_to_do(
+    repository: Path, rules: list[Rule]
 ) -> None:
-    names = {rule["alert"] for rule in rules}
-    assert set(pages) == names
-    listed = re.findall(
-        r"^\| \[(\w+)\]\((\w+)\.md\) \| ([a-z, ]+) \|",
-        (repository / "docs/runbook/README.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    assert all(text == target for text, target, _ in listed)
-    told = {name: set(severity.split(", ")) for name, _, severity in listed}
-    assert told == {
-        name: {rule["labels"]["severity"] for rule in rules if rule["alert"] == name} for name in sorted(names)
-    }
-
-
-def test_every_page_answers_the_same_questions(pages: dict[str, str]) -> None:
-    for name, text in pages.items():
-        assert text.startswith(f"# {name}\n"), name
-        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
-            "What it means",
-            "What users feel",
-            "Look first",
-            "Usual causes, most likely first",
-            "What to do",
-            "False alarm when",
-        ], name
-
-
-def test_links_of_pages_lead_somewhere_and_commands_exist(repository: Path, pages: dict[str, str]) -> None:
-    top: Any = typer.main.get_command(app)
-    for name, text in pages.items():
-        for target, anchor in re.findall(r"\]\((?![a-z]+:)([^)\s#]*)(?:#([^)\s]+))?\)", FENCE.sub("", text)):
-            page = repository / "docs/runbook" / (target or f"{name}.md")
-            assert page.is_file(), f"{name}: {target}"
-            assert not anchor or anchor in anchors(page.read_text(encoding="utf-8")), f"{name}: {anchor}"
-        met = list(commands(text))
-        assert met, f"{name} names a command"
-        for line, words in met:
-            assert words[0] in top.commands, f"{name}: {line}"
+    page = (repository / "docs/operate.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^### (Streamfleet\w+)\n\n\*([a-z, ]+)\* (.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL)
+    severities: dict[str, set[str]] = {}
+    for rule in rules:
+        severities.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+    assert {name: set(said.split(", ")) for name, said, _ in sections} == severities
+    for name, _, text in sections:
+        assert re.search(r"\*\*Look:\*\* .*^\*\*Do:\*\* ", text, re.MULTILINE | re.DOTALL), name

@@ -271,7 +271,7 @@ class WorkerSettings(Group):
             "request of its own fails too."
         ),
     )
-    # The cost limits of one request: docs/operations.md explains each.
+    # The cost limits of one request: docs/operate.md explains each.
     max_sequences: int = Field(32, ge=1, description="Most choices of one request: its n, for each of its prompts.")
     max_output_tokens: int = Field(
         0,

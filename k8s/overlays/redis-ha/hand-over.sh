@@ -1,5 +1,5 @@
 # Before a master goes in order (an update, a drained node): hand its place to a replica that has everything, as
-# docs/operations.md says. Without this, what it had accepted in its last moments could be lost.
+# docs/operate.md says. Without this, what it had accepted in its last moments could be lost.
 set -u
 . /etc/redis/sentinels.sh
 

@@ -91,7 +91,7 @@ def set_values(
 ) -> None:
     """Change the queue's configuration for all its workers and clients, within a second and without a restart.
 
-    docs/operations.md says which values apply to requests that are in the queue already.
+    docs/operate.md says which values apply to requests that are in the queue already.
 
     ```text
     streamfleet queue set lease_ms=20000

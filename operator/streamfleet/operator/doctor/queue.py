@@ -139,7 +139,7 @@ def lateness_check(snapshot: Snapshot) -> Check:
     if not found:
         return ok("lanes", seen)
     told = "; ".join(f"{each.lane}: {each.line()}" for each in found)
-    return warn("lanes", f"{seen}; {told}", "`streamfleet backlog --watch`, and docs/operations.md, A lane is late")
+    return warn("lanes", f"{seen}; {told}", "`streamfleet backlog --watch`, and docs/operate.md, A lane is late")
 
 
 def _others(broker: OperatorBroker, keys: Sequence[str], *, whole: bool) -> Check:
