@@ -67,7 +67,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """As the README's Secret has it."""
+        """As the Secret of docs/deploy.md has it."""
         hosts = ",".join(f"{pod.address}:{pod.port}" for pod in self.sentinels)
         return f"redis+sentinel://:{PASSWORD}@{hosts}/streamfleet/0?sentinel_password={PASSWORD}"
 

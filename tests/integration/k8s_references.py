@@ -7,17 +7,17 @@ from typing import Any
 from tests.integration.k8s_manifests import Manifest, labels_of, name_of, of_kind, pod_of, workloads
 
 
-def dangling(manifests: list[Manifest], readme: str) -> Iterator[str]:
-    """References to what exists neither among the manifests nor, for Secrets, in a command of the README."""
+def dangling(manifests: list[Manifest], page: str) -> Iterator[str]:
+    """References to what exists neither among the manifests nor, for Secrets, in a command of a page."""
     for each in workloads(manifests):
         pod = pod_of(each)
         for kind, name in _names_used(pod):
             if name not in {name_of(found) for found in of_kind(manifests, kind)}:
                 yield f"{name_of(each)}: no {kind} {name}"
         for name, key in _secrets_used(pod):
-            made = {key for text in _commands(readme, name) for key in re.findall(r"--from-literal=([\w.-]+)=", text)}
+            made = {key for text in _commands(page, name) for key in re.findall(r"--from-literal=([\w.-]+)=", text)}
             if key not in made:
-                yield f"{name_of(each)}: the README does not create the Secret {name} with the key {key}"
+                yield f"{name_of(each)}: docs/deploy.md does not create the Secret {name} with the key {key}"
         claims = {name_of(claim) for claim in each["spec"].get("volumeClaimTemplates", [])}
         volumes = {volume["name"] for volume in pod.get("volumes", [])} | claims
         for container in pod["containers"]:
@@ -29,9 +29,9 @@ def dangling(manifests: list[Manifest], readme: str) -> Iterator[str]:
             yield f"{name_of(each)}: no Service {service}"
 
 
-def _commands(readme: str, secret: str) -> list[str]:
-    """Every command of the README that makes this Secret, its continued lines included."""
-    return re.findall(rf"kubectl create secret generic {secret} (?:[^\n]*\\\n)*[^\n]*", readme)
+def _commands(page: str, secret: str) -> list[str]:
+    """Every command of the page that makes this Secret, its continued lines included."""
+    return re.findall(rf"kubectl create secret generic {secret} (?:[^\n]*\\\n)*[^\n]*", page)
 
 
 def _names_used(pod: Manifest) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from streamfleet.common.settings import GATEWAY_GROUPS, GROUPS, load, variable
 from streamfleet.worker.worker import LAST_WRITES_S
 from tests.integration.k8s_gateway import GATEWAY_ENDS_S, misplaced, settings_of
 from tests.integration.k8s_manifests import (
-    K8S,
+    ROOT,
     Manifest,
     environment_of,
     gateways,
@@ -39,7 +39,7 @@ THIRD_PARTY |= {"HOME", "USER"}  # compilers that vLLM starts
 WELL_KNOWN = {"REDIS_URL", "VLLM_URL"}
 # Redis waits so long for replicas that lag before it ends (its default), and a second for the rest.
 REDIS_ENDS_S = 11
-README = (K8S / "README.md").read_text(encoding="utf-8")
+DEPLOY = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
 
 QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
 
@@ -132,9 +132,8 @@ def settings(manifests: list[Manifest]) -> Iterator[str]:
         given = environment_of(container, manifests)
         values = " ".join(given.values())
         for name in given | {entry["name"]: "" for entry in container.get("env", [])}:
-            documented = name in THIRD_PARTY and name in README
             used = re.search(rf"\${name}\b", scripts) or f"$({name})" in values
-            if name not in known and not documented and not used:
+            if name not in known | THIRD_PARTY and not used:
                 yield f"{name_of(each)}: {name} is no setting, and nothing here uses it"
         if each["kind"] != "Deployment":
             continue
@@ -152,8 +151,8 @@ def _refused(group: type) -> list[str]:
 
 
 def references(manifests: list[Manifest]) -> Iterator[str]:
-    """Something that is referred to exists neither here nor in the README."""
-    return dangling(manifests, README)
+    """Something that is referred to exists neither here nor in docs/deploy.md."""
+    return dangling(manifests, DEPLOY)
 
 
 def selectors(manifests: list[Manifest]) -> Iterator[str]:

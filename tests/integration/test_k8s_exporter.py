@@ -24,7 +24,7 @@ from tests.integration.k8s_manifests import (
     pools,
     render,
 )
-from tests.integration.k8s_rules import README, broken_rules
+from tests.integration.k8s_rules import DEPLOY, broken_rules
 from tests.integration.k8s_scaling import unseen
 from tests.integration.k8s_schemas import CUSTOM, refusals
 
@@ -83,7 +83,7 @@ def test_image_is_the_client_whose_entry_point_takes_the_command() -> None:
     container, text = pod_of(exporter)["containers"][0], DOCKERFILE.read_text(encoding="utf-8")
     target = text.partition("FROM runtime AS client")[2].partition("\nFROM ")[0]
     assert container["image"] == "streamfleet/client:0.1.0"
-    assert "docker build --target client" in README
+    assert "docker build --target client" in DEPLOY
     assert ('ENTRYPOINT ["streamfleet"]' in target, container["args"]) == (True, ["exporter"])
 
 

@@ -105,10 +105,10 @@ def test_secrets_come_by_reference_only() -> None:
     assert by_name["HF_TOKEN"]["optional"] is True
 
 
-def test_readme_creates_the_secret_that_is_referred_to() -> None:
-    readme = (ROOT / "k8s" / "README.md").read_text(encoding="utf-8")
+def test_the_page_creates_the_secret_that_is_referred_to() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     service = only(base(), "Service", "streamfleet-redis")
-    assert f"kubectl create secret generic {SECRET}" in readme
-    assert "--from-literal=password=" in readme
+    assert f"kubectl create secret generic {SECRET}" in page
+    assert "--from-literal=password=" in page
     address = f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/0"
-    assert re.search(rf"--from-literal=url=\S*{re.escape(address)}", readme)
+    assert re.search(rf"--from-literal=url=\S*{re.escape(address)}", page)

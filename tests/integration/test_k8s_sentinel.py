@@ -14,7 +14,7 @@ import redis
 from streamfleet.cli.demo.server import find_servers
 from streamfleet.common.connection import Connection
 from tests.integration.k8s_pods import NETWORKS, PASSWORD, Cluster, Pod, redis_cli, settled, started
-from tests.integration.k8s_rules import README
+from tests.integration.k8s_rules import DEPLOY
 from tests.servers import newest
 from tests.waiting import eventually_blocking
 
@@ -47,7 +47,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def write(cluster: Cluster, key: str) -> None:
-    """Write through the URL of the README, until it is in all three files: what they only know, a kill takes along."""
+    """Write through the URL of docs/deploy.md until all three files have it: a kill takes the rest along."""
     master = settled(cluster)
     with master.client() as client:
         client.set(key, "kept")
@@ -168,7 +168,7 @@ def test_everything_starts_again_with_the_same_master(cluster: Cluster) -> None:
 
 
 @needs_addresses
-def test_last_master_that_stays_away_is_replaced_by_hand_as_the_readme_says(cluster: Cluster) -> None:
+def test_last_master_that_stays_away_is_replaced_by_hand_as_the_page_says(cluster: Cluster) -> None:
     write(cluster, "before-loss")
     lost = settled(cluster)
     for pod in cluster.redis + cluster.sentinels:
@@ -179,7 +179,7 @@ def test_last_master_that_stays_away_is_replaced_by_hand_as_the_readme_says(clus
     eventually_blocking(lambda: chosen.replication().get("role") == "slave", 20, "it waits for the lost master")
     eventually_blocking(lambda: all(down(pod) for pod in cluster.sentinels), 20, "the Sentinels take it for dead")
     assert cluster.named() == {lost.address}
-    by_hand = README.partition("by hand,\n")[2].partition("```sh\n")[2].partition("```")[0]
+    by_hand = DEPLOY.partition("by hand,\n")[2].partition("```sh\n")[2].partition("```")[0]
     said = re.findall(r"^ *run (\S+) (.*)$", by_hand, re.MULTILINE)
     assert [words.split()[-1] for who, words in said] == ["ONE", "streamfleet", "2"]
     (_, promote), (_, forget), (_, watch) = said

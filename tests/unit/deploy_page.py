@@ -5,7 +5,6 @@ Each check takes the page's text and returns what is wrong with it, so that a pl
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -25,7 +24,6 @@ from tests.integration.k8s_manifests import (
     ROOT,
     Manifest,
     kustomizations,
-    labels_of,
     name_of,
     of_kind,
     pod_of,
@@ -41,9 +39,6 @@ Check = Callable[[str], list[str]]
 APPLIED = re.compile(r"--kustomize (\S+)")
 FOLDERS = r"(?:k8s|monitoring|docs|bench|examples)"
 ENDS = {"|", "&", "&&", ";", "{", "}"}
-# Users of Redis, which `streamfleet acl` names.
-USERS = {"streamfleet-worker", "streamfleet-producer", "streamfleet-operator", "streamfleet-autoscaler"}
-USERS |= {"streamfleet-gateway"}
 # Under all that a parser says of wrong words; typer has the class, and not its name.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -181,7 +176,7 @@ def broken_overlays(text: str) -> list[str]:
 
 
 def unknown_names(text: str) -> list[str]:
-    """Objects of a kubectl command that are not in what its section applies, and any other name that nobody has."""
+    """Objects of a kubectl command that are not in what its section applies."""
     wrong, by_hand = [], made_by_hand(text)
     for section in sections(text):
         applied = [each for manifests in rendered(section) for each in manifests] or everything()
@@ -191,68 +186,12 @@ def unknown_names(text: str) -> list[str]:
             if option(ours, "--namespace") == NAMESPACE:
                 found = [re.fullmatch(r"([a-z]+)/([a-z0-9-]+)", word) for word in ours]
                 wrong += [each[0] for each in found if each and each[0] not in known]
-    anywhere = {name.partition("/")[2] for name in names_of(everything()) | by_hand} | USERS
-    named = set(re.findall(r"(?<![\w-])(?:data-)?streamfleet-[a-z0-9-]*[a-z0-9]", text))
-    return wrong + sorted(named - anywhere)
-
-
-def unknown_labels(text: str) -> list[str]:
-    """Selectors that pick no pod, and labels that no manifest asks for."""
-    wrong = []
-    pods = [labels_of(each) for each in workloads(everything())]
-    for call in kubectl_calls(text):
-        chosen = option(call, "--selector")
-        pairs = dict(pair.split("=") for pair in chosen.split(",")) if chosen else {}
-        if not any(pairs.items() <= labels.items() for labels in pods):
-            wrong.append(f"--selector {chosen}")
-    asked = json.dumps(everything())
-    named = set(re.findall(r"(?:streamfleet\.io|app\.kubernetes\.io|nvidia\.com)/[a-z.-]*[a-z]", text))
-    return wrong + [label for label in sorted(named - {"nvidia.com/gpu.count"}) if label not in asked]
-
-
-def unmade(text: str) -> list[str]:
-    """Namespaces and Secrets that are used, and made by no command of the page."""
-    by_hand = made_by_hand(text)
-    namespaces = {name.partition("/")[2] for name in by_hand if name.startswith("namespace/")}
-    namespaces |= {str(option(call, "--namespace")) for call in calls(text) if "--create-namespace" in call}
-    used = {option(call, "--namespace") for call in calls(text)} - {None}
-    wrong = [f"namespace {name}" for name in sorted(map(str, used - namespaces))]
-    made: dict[str, set[str]] = {}
-    for call in (call for call in kubectl_calls(text) if call[:3] == ["create", "secret", "generic"]):
-        given = re.findall(r"--from-(?:literal|file)=([\w.-]+)", " ".join(call))
-        made.setdefault(call[3], set()).update(given)
-    for pod in (pod_of(each) for manifests in rendered(text) for each in [*workloads(manifests), *jobs(manifests)]):
-        for entry in (entry for container in pod["containers"] for entry in container.get("env", [])):
-            secret = entry.get("valueFrom", {}).get("secretKeyRef")
-            if secret and secret["key"] not in made.get(secret["name"], set()):
-                wrong.append(f"Secret {secret['name']} with {secret['key']}")
-        volumes = [volume["secret"]["secretName"] for volume in pod.get("volumes", []) if "secret" in volume]
-        wrong += [f"Secret {name}" for name in volumes if name not in made]
-    return sorted(set(wrong))
+    return wrong
 
 
 def jobs(manifests: list[Manifest]) -> list[Manifest]:
     """Returns the Jobs, which run once."""
     return of_kind(manifests, "Job")
-
-
-def closed_ports(text: str) -> list[str]:
-    """Ports that are forwarded, and that nothing of that name has."""
-    opened: dict[str, set[int]] = {}
-    for each in everything():
-        name = f"{each['kind'].lower()}/{name_of(each)}"
-        if each["kind"] == "Service":
-            opened.setdefault(name, set()).update(port["port"] for port in each["spec"]["ports"])
-        elif each in workloads([each]):
-            ports = [port for container in pod_of(each)["containers"] for port in container.get("ports", [])]
-            opened.setdefault(name, set()).update(port["containerPort"] for port in ports)
-    wrong = []
-    for call in kubectl_calls(text):
-        if call[0] == "port-forward" and option(call, "--namespace") == NAMESPACE:
-            target, port = (word for word in call[3:5])
-            if int(port.rpartition(":")[2]) not in opened.get(target, set()):
-                wrong.append(f"{target} {port}")
-    return wrong
 
 
 def unknown_images(text: str) -> list[str]:
@@ -300,25 +239,10 @@ def refusal(words: list[str]) -> list[str]:
     return []
 
 
-def unknown_events(text: str) -> list[str]:
-    """Returns names that the text gives as events of the log, and no source logs."""
-    named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text))
-    sources = [
-        path for root in ("common", "producer", "worker", "gateway", "cli") for path in (ROOT / root).rglob("*.py")
-    ]
-    said = "\n".join(path.read_text(encoding="utf-8") for path in sources)
-    pages = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    return [name for name in sorted(named) if f'"{name}"' not in said and f"`{name}`" not in pages]
-
-
 CHECKS = (
     lost_paths,
     broken_overlays,
     unknown_names,
-    unknown_labels,
-    unmade,
-    closed_ports,
     unknown_images,
     refused_commands,
-    unknown_events,
 )
