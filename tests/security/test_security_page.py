@@ -1,4 +1,4 @@
-"""SECURITY.md: its commands are run as they stand there, and what it says of the code is so."""
+"""docs/security.md: its commands are run as they stand there, and what it says of the code is so."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CERTIFICATES, USERS, SERVER, FLEET, REFUSED = range(5)
 
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:
-    return (repository / "SECURITY.md").read_text(encoding="utf-8")
+    return (repository / "docs/security.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def steps(page: str) -> list[str]:
     """The steps of the five minutes, one piece of shell each."""
-    (block,) = [body for language, body in FENCE.findall(page) if language == "sh"]
+    (block,) = [body for language, body in FENCE.findall(page) if language == "sh" and "openssl req" in body]
     found = re.split(r"(?m)^(?=# \d\. )", block)
     return [step for step in found if step.strip()]
 
@@ -97,13 +97,14 @@ def test_every_role_and_setting_that_it_names_exists(page: str) -> None:
     assert {name.removesuffix("_FILE") for name in named} <= known
 
 
-# -- k8s/README.md -----------------------------------------------------------------------------------------
+# -- on Kubernetes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(240)  # a bare machine fetches kubectl first
-def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(repository: Path, tmp_path: Path) -> None:
-    text = (repository / "k8s/README.md").read_text(encoding="utf-8")
-    (patches,) = [body for language, body in FENCE.findall(text) if language == "yaml" and "aclfile" in body]
+def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(
+    repository: Path, tmp_path: Path, page: str
+) -> None:
+    (patches,) = [body for language, body in FENCE.findall(page) if language == "yaml" and "aclfile" in body]
     shutil.copytree(repository / "k8s/base", tmp_path / "base")
     overlay = tmp_path / "overlay"
     overlay.mkdir()
@@ -113,24 +114,30 @@ def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(reposito
     assert pod["containers"][0]["args"][-1] == "/etc/redis-acl/users.acl"
     assert pod["containers"][0]["volumeMounts"][-1]["mountPath"] == "/etc/redis-acl"
     assert pod["volumes"][-1]["secret"]["secretName"] == "streamfleet-redis-acl"
-    for name in ("streamfleet-worker", "streamfleet-exporter"):
+    for name, secret in (("streamfleet-worker", "worker"), ("streamfleet-exporter", "operator")):
         environment = only(manifests, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]["env"]
         url = next(each for each in environment if each["name"] == "REDIS_URL")
-        assert url["valueFrom"]["secretKeyRef"]["name"] == f"{name}-redis"
+        assert url["valueFrom"]["secretKeyRef"]["name"] == f"streamfleet-{secret}-redis"
 
 
-def test_the_file_that_it_has_one_make_lets_in_whom_it_should(repository: Path, tmp_path: Path) -> None:
-    """The same `sed` as there, without a cluster: the probes' user, the workers', and nobody without a password."""
-    text = (repository / "k8s/README.md").read_text(encoding="utf-8")
-    (block,) = [body for language, body in FENCE.findall(text) if language == "sh" and "users.acl" in body]
-    here = re.sub(r"password=\$\(kubectl .*", "password=base", block)
-    here = re.sub(r"(?s)^kubectl .*", 'echo "$worker" > worker', here, flags=re.MULTILINE)
-    done = run(here, tmp_path, 0)
+CLUSTER = """kubectl() {
+  if [ "$1" = get ]; then printf base | base64; else printf '%s\\n' "$*" >> made; fi
+}
+"""
+"""A kubectl that knows the password of the base, and writes down what it is told to make."""
+
+
+def test_the_file_that_it_has_one_make_lets_in_whom_it_should(page: str, tmp_path: Path) -> None:
+    """The same commands without a cluster: the probes' user, each role, and nobody without a password."""
+    (block,) = [body for language, body in FENCE.findall(page) if language == "sh" and "hash_of" in body]
+    done = run(CLUSTER + block, tmp_path, 0)
     assert done.returncode == 0, done.stderr
+    made = re.findall(r"//(streamfleet-\w+):(\w+)@", (tmp_path / "made").read_text())
+    roles = ("worker", "producer", "operator", "gateway")
+    assert [user for user, _ in made] == [f"streamfleet-{role}" for role in roles]
     with RedisServer(newest(WITH_SELECTORS), options={"aclfile": str(tmp_path / "users.acl")}) as server:
-        worker = (tmp_path / "worker").read_text().strip()
-        for user, password in (("default", "base"), ("streamfleet-worker", worker)):
+        for user, password in (("default", "base"), *made):
             with redis.Redis(port=server.port, username=user, password=password) as client:
-                assert client.ping()
+                assert client.execute_command("AUTH", user, password)
         with redis.Redis(port=server.port) as stranger, pytest.raises(redis.exceptions.AuthenticationError):
             stranger.ping()

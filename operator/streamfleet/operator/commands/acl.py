@@ -36,7 +36,7 @@ def acl(
     """Print Redis ACL rules: each role may do its job on the queue's keys, and nothing else.
 
     Connects to nothing. Needs Redis 7.0 or newer, or Valkey. No password is in the rules: nobody can log in before you
-    add one, as a hash. SECURITY.md says what each role can do, and what no rule can prevent.
+    add one, as a hash. docs/security.md says what each role can do, and what no rule can prevent.
 
     ```text
     streamfleet acl > users.acl
