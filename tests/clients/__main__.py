@@ -2,7 +2,7 @@
 
     python -m tests.clients                     # all families; packages go to build/clients, an environment for each
     python -m tests.clients openai langchain    # these alone
-    python -m tests.clients --page              # and writes the table of docs/clients.md
+    python -m tests.clients --page              # and writes the table of docs/start.md
 
 Everything but the installing runs in a network namespace that has loopback alone. Prints a line for each call, and ends
 with 0 if each came out as `families.toml` expects, with 1 if not, and with 77 where the packages, Node or a network
@@ -44,7 +44,7 @@ from tests.waiting import eventually_blocking
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 BUILD = ROOT / "build" / "clients"
-PAGE = ROOT / "docs" / "clients.md"
+PAGE = ROOT / "docs" / "start.md"
 BEGIN, END = "<!-- table: make clients ARGS=--page -->", "<!-- end of the table -->"
 NPM = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
 INSTALL_S, START_S, ASK_S = 900, 300, 600
@@ -149,7 +149,7 @@ def main() -> int:
         "python -m tests.clients", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("families", nargs="*", help="names of families.toml; all without")
-    parser.add_argument("--page", action="store_true", help="write the table of docs/clients.md")
+    parser.add_argument("--page", action="store_true", help="write the table of docs/start.md")
     options = parser.parse_args()
     try:
         chosen = families(options.families)
@@ -283,15 +283,12 @@ def client_environment(url: str, key: str, model: str) -> dict[str, str]:
 
 def table(rows: list[Row]) -> str:
     """The rows as Markdown, a line for each client."""
-    lines = ["| client | works | does not |", "|---|---|---|"]
+    lines = ["| client | calls that work | that do not |", "|---|---|---|"]
     for name in dict.fromkeys(row.family.name for row in rows):
         own = [row for row in rows if row.family.name == name]
-        client = " ".join(
-            filter(None, (own[0].family.title, ", ".join(f"`{each}`" for each in own[0].family.packages)))
-        )
-        works = ", ".join(row.call for row in own if not row.error)
-        failed = ", ".join(f"{row.call} ({row.later or 'a fault'})" for row in own if row.error)
-        lines.append(f"| {client or name} | {works} | {failed} |")
+        client = own[0].family.title or " ".join(f"`{each}`" for each in own[0].family.packages) or name
+        failed = ", ".join(row.call for row in own if row.error)
+        lines.append(f"| {client} | {sum(not row.error for row in own)} of {len(own)} | {failed} |")
     return "\n".join(lines)
 
 

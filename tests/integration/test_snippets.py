@@ -47,39 +47,35 @@ from tests.waiting import eventually_blocking
 RUN = {"sh", "bash", "console", "python", "js", "yaml"}
 NOT_RUN = {
     ("README.md", "docker run"): "needs docker",
-    ("README.md", '$lane" workers'): "tests/integration/test_redis_cli.py runs it",
-    ("README.md", ":ready:$lane"): "tests/integration/test_redis_cli.py runs it",
-    ("README.md", '-A 4 "$id"'): "tests/integration/test_redis_cli.py runs it",
-    ("README.md", "pip install"): "changes the environment of the tests",
     ("README.md", "make demo"): "tests/e2e/test_demo.py runs it",
     ("README.md", "--model ~/.cache"): "starts vLLM, as tests/e2e/test_demo.py does",
-    ("README.md", "--model Qwen"): "needs a GPU and a large model",
-    ("README.md", "VLLM_URL="): "waits for a server",
-    ("README.md", 'from "redis"'): "needs the npm package redis",
     ("", "kubectl "): "needs a cluster; tests/unit/test_deploy_docs.py reads those of deploy.md",
     ("deploy.md", "kind "): "needs docker",
     ("deploy.md", "docker "): "needs docker",
-    ("deploy.md", "helm "): "needs a cluster",
-    ("deploy.md", "make images"): "needs docker",
     ("deploy.md", "kind: Kustomization"): "tests/unit/test_deploy_docs.py renders it",
     ("gateway.md", "pip install"): "changes the environment of the tests",
     ("gpu.md", "python3"): "needs a GPU, or a build of vLLM for one",
     ("gpu.md", "install.sh"): "needs a build of vLLM for a GPU",
-    ("operations.md", "SENTINEL"): "needs Sentinel; python -m tests.ha does it",
-    ("operations.md", "--enable-lora"): "starts vLLM, as tests/e2e/test_vllm_adapters.py does",
-    ("operations.md", "pip install"): "changes the environment of the tests",
+    ("operate.md", '$lane" workers'): "tests/integration/test_redis_cli.py runs it",
+    ("operate.md", ":ready:$lane"): "tests/integration/test_redis_cli.py runs it",
+    ("operate.md", '-A 4 "$id"'): "tests/integration/test_redis_cli.py runs it",
+    ("operate.md", "SENTINEL"): "needs Sentinel; python -m tests.ha does it",
+    ("operate.md", "--enable-lora"): "starts vLLM, as tests/e2e/test_vllm_adapters.py does",
+    ("operate.md", "pip install"): "changes the environment of the tests",
     ("performance.md", "--model Qwen"): "needs a GPU and a large model",
     ("performance.md", "plan measure"): "takes minutes; tests/integration/test_plan.py measures",
     ("performance.md", "CLUSTER KEYSLOT"): "needs a cluster; tests/integration/test_many_queues.py runs the example",
     ("performance.md", "make bench"): "takes minutes",
     ("performance.md", "bench --queue"): "takes minutes; tests/integration/test_bench.py has the options",
-    ("StreamfleetBacklogOld.md", "trace"): "needs a request that waits",
-    ("StreamfleetRenewalsLate.md", "--latency-history"): "goes on until it is stopped",
+    ("security.md", "openssl req"): "tests/security/test_security_page.py runs it",
+    ("security.md", "aclfile"): "tests/security/test_security_page.py renders it",
+    ("start.md", "--model Qwen"): "needs a GPU and a large model",
+    ("start.md", "VLLM_URL="): "waits for a server",
     ("upgrade.md", "--model ./model"): "starts vLLM",
 }
 """Page, if it is one, and a text of a snippet that is not run, with the reason."""
-COMMENTED = ("deploy.md", "gpu.md", "operations.md", "upgrade.md", "Streamfleet")
-"""Pages of operators, whose shells take comments, as README.md tells those of zsh."""
+COMMENTED = ("deploy.md", "gpu.md", "operate.md", "security.md", "upgrade.md")
+"""Pages of operators, whose shells take comments."""
 SERVES = re.compile(r"(?:^|\s)streamfleet (?:worker|gateway|exporter)(?: -[^\n|&]*)?$")
 """The last line of one that goes on until it is stopped."""
 READY = re.compile(r"(?:worker|gateway|exporter)_ready")
@@ -111,7 +107,7 @@ def snippets() -> list[Snippet]:
     """All of README.md and docs, in their order."""
     found = []
     docs = REPOSITORY / "docs"
-    for path in [REPOSITORY / "README.md", *sorted(docs.glob("*.md")), *sorted(docs.glob("runbook/*.md"))]:
+    for path in [REPOSITORY / "README.md", *sorted(docs.glob("*.md"))]:
         page = path.read_text(encoding="utf-8")
         for match in FENCE.finditer(page):
             line = page.count("\n", 0, match.start()) + 2
