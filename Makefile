@@ -123,6 +123,7 @@ lint: setup-dev setup-lint
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m bench.gpu.page --check
 	$(BIN)/python -m monitoring.panels --check
+	$(BIN)/python tools/commits.py
 
 types: setup-dev
 	$(BIN)/mypy
