@@ -50,7 +50,7 @@ STREAMFLEET_LEASE_MS: Input should be greater than or equal to 1000, not "20"
 
 What all workers and clients of a queue share stands in Redis: the first worker writes what its environment says, and
 from then on `streamfleet queue set` changes it. Where the queue has a value, that holds, and the variable does not:
-{SHARED}. [operations.md](operations.md#changing-the-queues-configuration) says what a change applies to. All other
+{SHARED}. [operate.md](operate.md#changing-the-queues-configuration) says what a change applies to. All other
 settings may differ from process to process.
 """
 OTHERS = """\
