@@ -291,7 +291,7 @@ def _work(p: Patterns) -> list[Grant]:
         Grant(("pexpire",), p.of(WRITE, keys.result, keys.request, keys.reply, keys.tokens, keys.wake_up)),
         # Ended requests of API keys, which are bounded by tenant
         Grant(("lindex", "lpop", "rpush", "pexpire"), p.of(BOTH, keys.ended)),
-        Grant(("memory|usage",), p.of(READ, keys.tokens)),
+        Grant(("memory|usage",), p.of(READ, keys.result, keys.request, keys.tokens)),
         Grant(("xadd",), p.of(WRITE, keys.reply, keys.tokens, keys.dead, keys.cancels, keys.wake)),
         Grant(("exists",), p.of(READ, keys.tokens)),
         Grant(("xtrim",), p.of(WRITE, keys.dead)),

@@ -147,15 +147,20 @@ MUTANTS = (
         "if before == 0 then",
         "ended.the_list_stays_while_requests_end",
     ),
-    Mutant("bounded: with what a server rounds up", caught_by="ended.no_less_is_counted_than_redis_takes"),
-    Mutant("bounded: with what a cancel wrote", caught_by="ended.no_less_is_counted_than_redis_takes"),
     Mutant("bounded: an id goes with its result", caught_by="ended.a_result_that_goes_takes_its_id_and_tokens_along"),
     Mutant("bounded: tokens go with their result", caught_by="ended.a_result_that_goes_takes_its_id_and_tokens_along"),
-    Mutant(
-        "bounded: tokens count",
-        "bytes + (tonumber(tokens) or 0)",
-        "bytes",
-        "ended.tokens_count",
+    *(
+        Mutant(
+            f"bounded: {what} counts",
+            "{result, record_key(request_id), tokens_key(request_id)}",
+            counted,
+            "ended.no_less_is_counted_than_redis_takes",
+        )
+        for what, counted in (
+            ("a result", "{record_key(request_id), tokens_key(request_id)}"),
+            ("an id", "{result, tokens_key(request_id)}"),
+            ("what was streamed", "{result, record_key(request_id)}"),
+        )
     ),
     Mutant(
         "bounded: large ones go sooner",

@@ -90,11 +90,11 @@ do
   end
 
 -- @policy bounded
-  -- A whole result is written: `values`, field-value pairs, n in number.
+  -- A result is written: `values`, field-value pairs, n in number.
   local function bound_results(request_id, values, n)
     for i = 1, n, 2 do
       local bound = values[i] == 'bounded' and values[i + 1] == '1' and make_bounded()
-      if bound then bound(request_id, values, n) end
+      if bound then bound(request_id) end
     end
   end
 
@@ -141,16 +141,12 @@ do
   -- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
   function add_to_result(request_id, given)
     local values = {}
-    add_fields(values, 0, given)
+    local n = add_fields(values, 0, given)
     -- @guard discard duplicate: a cancel is counted with its entry
     call('HSET', result_key(request_id), unpack(values))
     call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
     -- @guard bounded: cancelled ones too
-    if given.bounded then
-      -- @guard bounded: with what a cancel wrote
-      values = call('HGETALL', result_key(request_id))
-      bound_results(request_id, values, #values)
-    end
+    bound_results(request_id, values, n)
   end
 
   -- Ends the tokens of a request whose result was written without knowing that there are readers.

@@ -3,28 +3,23 @@
 -- Redis: those that ended first go first, but never the newest. They live on for a minute, those above 64 KiB for ten
 -- seconds: somebody may be about to read them, and gateways look twice a minute for what they have to charge.
 -- The list `ended:<tenant>` has '<bytes of all up to this one> <its bytes> <id>' of each.
--- `values`: field-value pairs, n in number, of the whole result.
-return function(request_id, values, n)
-  local tenant = ''
-  for i = 1, n, 2 do
-    if values[i] == 'tenant' then tenant = values[i + 1] end
-  end
-  if tenant == '' then return end
-  -- No less than MEMORY USAGE of any server says: first its record, its keys and its place in this list.
-  local key, bytes = cfg.prefix .. 'ended:' .. tenant, 440 + 4 * string.len(result_key(request_id))
+return function(request_id)
+  local result = result_key(request_id)
+  local tenant = redis.pcall('HMGET', result, 'tenant')[1]
+  if not tenant or tenant == '' then return end
+  local key = cfg.prefix .. 'ended:' .. tenant
   local last = redis.pcall('LINDEX', key, -1)
   -- @guard bounded: a list that was overwritten by hand is begun anew
   if type(last) == 'table' then redis.pcall('PEXPIRE', key, 0) end
-  for i = 1, n do
-    local size, step = string.len(values[i]) + 8, 1
-    -- @guard bounded: with what a server rounds up
-    if size > 128 then step = 2 ^ (select(2, math.frexp(size)) - 3) end   -- jemalloc: four sizes up to the double
-    bytes = bytes + math.ceil(size / step) * step + 28
+  -- Only the server knows what it takes: how far a value is rounded up depends on its allocator, and with that of glibc
+  -- on what was freed before. The number is for the place in this list.
+  local bytes = 80 + 2 * string.len(request_id)
+  for _, each in ipairs({result, record_key(request_id), tokens_key(request_id)}) do
+    bytes = bytes + (tonumber(redis.pcall('MEMORY', 'USAGE', each, 'SAMPLES', 0)) or 0)
   end
-  local tokens = redis.pcall('MEMORY', 'USAGE', tokens_key(request_id), 'SAMPLES', 0)
   local before = tonumber(type(last) == 'string' and string.match(last, '^%d+') or 0)
-  local total = before + bytes + (tonumber(tokens) or 0)
-  redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, total - before, request_id))
+  local total = before + bytes
+  redis.pcall('RPUSH', key, string.format('%.0f %.0f %s', total, bytes, request_id))
   -- @guard bounded: the list goes with its results
   if before == 0 or math.floor(before / 32768) ~= math.floor(total / 32768) then
     redis.pcall('PEXPIRE', key, 2 * cfg.result_ttl_ms)
