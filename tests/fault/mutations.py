@@ -526,7 +526,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "unwritten-counts",
         "an attempt that the engine failed counts, also where Redis did not hear of it",
         "the worker hands back all that it has when it leaves",
-        "engine_dies_without_redis",
+        "engine_dies_unheard",
         "uncounted: r",
         patch=_hand_back_all,
     ),

@@ -1,4 +1,4 @@
-"""A TCP proxy between one process and Redis that can cut, delay, hold back, and lose an answer or all there is."""
+"""A TCP proxy between a process and Redis that can cut, delay, hold back, refuse, and lose one answer or all data."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Proxy:
         self.swallowed: list[bytes] = []
         self._held = False
         self._marks: list[bytes] = []
+        self._refused: list[bytes] = []
         self.links: set[_Link] = set()
         self._server: asyncio.Server | None = None
 
@@ -68,9 +69,16 @@ class Proxy:
         """Let the next request that holds this reach Redis; lose its answer, and the connection."""
         self._marks.append(mark)
 
+    def refuse(self, mark: bytes) -> None:
+        """Let no request that holds this reach Redis from now on; it loses its connection."""
+        self._refused.append(mark)
+
     @property
     def held(self) -> bool:
         return self._held
+
+    def refuses(self, data: bytes) -> bool:
+        return any(mark in data for mark in self._refused)
 
     def is_marked(self, data: bytes) -> bool:
         for mark in self._marks:
@@ -150,6 +158,9 @@ class _Link:
 
     def asked(self, data: bytes) -> None:
         if self.forgotten:
+            return
+        if self.proxy.refuses(data):
+            self.cut()
             return
         if self.proxy.is_marked(data):
             self.deaf = True

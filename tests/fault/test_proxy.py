@@ -116,6 +116,20 @@ async def test_a_swallowed_request_arrives_and_its_answer_does_not() -> None:
         assert proxy.swallowed == [b"mark"]
 
 
+async def test_a_refused_request_never_arrives_and_others_do() -> None:
+    async with echo_behind_a_proxy() as (proxy, heard):
+        proxy.refuse(b"mark")
+        for _ in range(2):
+            async with call(proxy) as (reader, writer):
+                writer.write(b"with a mark")
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.wait_for(reader.read(1), 5) == b""
+        async with call(proxy) as (reader, writer):
+            writer.write(b"without")
+            assert await asyncio.wait_for(reader.readexactly(7), 5) == b"without"
+        assert heard == [b"without"]
+
+
 async def test_without_a_server_behind_it_callers_are_turned_away() -> None:
     async with echo_behind_a_proxy() as (proxy, _):
         proxy.redis_port = 1
