@@ -56,13 +56,14 @@ async def test_a_comparison_finds_what_contradicts_itself(queue: Queue, name: st
     kind, spoil = COMPARED[name]
     scene = await build_labelled(queue)
     broker, before = scene.queue.broker, await queue.dump()
-    assert await broker.compare(Lane.HIGH, True, counters="all") == []
+    lane = None if kind == "interrupted_off" else Lane.HIGH
+    assert await broker.compare(lane, True, counters="all") == []
     assert await queue.dump() == before
     await spoil(scene)
-    found = await broker.compare(Lane.HIGH, True)
+    found = await broker.compare(lane, True)
     assert kind in {damage.kind for damage in found}
     if name in MENDED:
-        assert await broker.compare(Lane.HIGH, False) == []
+        assert await broker.compare(lane, False) == []
         assert await queue.dump() == before
     if kind == "wrong_type":
         assert not await queue.command("EXISTS", f"{scene.ready}:t:t1")

@@ -37,7 +37,7 @@ class Mender:
 
     def __init__(self, broker: WorkerBroker, clock: Clock) -> None:
         self._broker, self._clock = broker, clock
-        self._counted, self._lanes, self._parts = cycle(LANES), cycle(LANES), cycle(PARTS)
+        self._counted, self._lanes, self._parts = cycle((*LANES, None)), cycle(LANES), cycle(PARTS)
         self._lane, self._part = next(self._lanes), next(self._parts)
         self._after = self._cursor = ""
         self._not_before = dict.fromkeys(LANES, 0.0)
@@ -54,7 +54,7 @@ class Mender:
         """Compare; then make lanes anew, or if all fits examine some more of a lane."""
         ends = self._clock.monotonic() + BUSY_S
         counted = next(self._counted)
-        found = await self._broker.compare(counted, True, counters="streams" if counted == LANES[0] else "")
+        found = await self._broker.compare(counted, True, counters="" if counted else "streams")
         mending = [lane for lane in LANES if Damage("mending", lane) in found]
         for lane in LANES:
             # Where its labels are counted too, it may not differ.

@@ -103,10 +103,10 @@ class ReconcilingBroker(BrokerBase):
     async def compare(
         self, lane: Lane | None, mend: bool, labels: Sequence[bytes] = (), counters: str = ""
     ) -> list[Damage]:
-        """Compare the places of all entries, what waits with a label in one lane, and the counters.
+        """Compare the places of all entries, the counters, and what waits with a label in one lane.
 
         Args:
-            lane: that lane; None for none.
+            lane: that lane; None to compare what is known of interrupted requests instead, as both may be thousands.
             mend: set right what is certain.
             labels: what the keys of its sets have behind the ready set's, where all are known.
             counters: ``streams`` to mend the counters by what the streams count, too, which know of entries that nobody

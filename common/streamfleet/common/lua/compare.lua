@@ -1,11 +1,12 @@
 -- @include places
 -- @include counters
--- Compare what the queue's keys say of each other: the places of all delivered entries, the sets of what waits with a label in one
--- lane, and the counters. What is certain is set right here. A lane whose entries have not each one place is only told: its sets
--- are made anew (reconcile.lua).
+-- Compare what the queue's keys say of each other: the places of all delivered entries, the counters, and the sets of what waits with
+-- a label in one lane, or what is known of interrupted requests. What is certain is set right here. A lane whose entries have not
+-- each one place is only told: its sets are made anew (reconcile.lua).
 -- KEYS: shared. ARGV: 1 configuration; 2 '0' to look only, '1' to mend, 'streams' to mend the counters by the streams' own count too,
---   'all' to do so although not all places can be counted, once each entry was examined; 3 lane whose labels to compare, or 0; then
---   what the keys of its sets have behind the ready set's, where the caller knows more than the names that are known here.
+--   'all' to do so although not all places can be counted, once each entry was examined; 3 lane whose labels to compare, or 0 for
+--   interrupted requests; then what the keys of its sets have behind the ready set's, where the caller knows more than the names
+--   that are known here.
 -- Returns findings as a flat list of kind and name; `differs`, and `mending`, which is no finding, are of a lane.
 local MOST, labels_of, waiting, delayed = 64, tonumber(ARGV[3]), lane_lengths(), call('ZCARD', DELAYED)
 local outstanding, placed, exact, fits, by_lane = 0, 0, true, true, delayed_by_lane(delayed)
@@ -33,7 +34,7 @@ end
 if not fits and delayed > 0 then note('odd', 'delayed') end
 if number and sets.keep(labels_of, number) then note('labels_off', LANE_NAMES[labels_of]) end
 if sets then sets.begin() end
-check_interrupted()
+if labels_of == 0 then check_interrupted() end
 balance(outstanding, outstanding - placed - delayed, fits and (exact or ARGV[2] == 'all'))
 if mend then HOOKS.write_changes() end
 return findings

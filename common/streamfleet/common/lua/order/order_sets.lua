@@ -4,27 +4,37 @@ local o, t, self = order(), tenants(), {}
 if not o then return false end
 local LOADS, COUNTED = KEYS[SHARED], {[':t:'] = 't', [':th:'] = 'b', [':ht:'] = 'twins', [':h:'] = 'h', [':held'] = 'held'}
 
--- Returns the ends of the keys of a lane's sets, behind the ready set's key, by the known names of tenants and homes; ARGV may
--- name more from place `first` on. Of an unknown name there may be a set of entries that an examination of the lane finds.
-local function suffixes(lane, first)
-  local known, workers = {[':held'] = true, [':firsts'] = true, [':late'] = true, [':past'] = true}, call('HKEYS', WORKERS)
-  local function add(one, two, names)
-    for _, name in ipairs(names or {}) do known[one .. name], known[two .. name] = true, true end
+-- Returns the names that a lane's sets may have, by the beginning of their keys behind the ready set's key: the known tenants and
+-- homes, those that wait first, and what ARGV names from place `first` on. Of an unknown name there may be a set of entries that
+-- an examination of the lane finds.
+local function known_names(lane, first)
+  local of_tenants, of_homes, one, seen = {nil}, {nil}, {''}, {}
+  seen[of_tenants], seen[of_homes] = {}, {}
+  local function add(names, name)
+    if not seen[names][name] then seen[names][name], names[#names + 1] = true, name end
   end
-  for i = 1, #workers do workers[i] = homes() and homes().number(workers[i]) or 0 end
-  add(':h:', ':ht:', workers)
-  add(':h:', ':ht:', call_if_typed('ZRANGE', LOADS, 0, -1))
-  add(':h:', ':ht:', call_if_typed('ZRANGE', o.key(lane, ':firsts'), 0, -1))
-  add(':t:', ':th:', call_if_typed('ZRANGE', KEYS[2 * LANE_COUNT + lane], 0, -1))
-  for _, field in ipairs(call_if_typed('HKEYS', KEYS[SHARED - 3]) or {}) do add(':t:', ':th:', {string.match(field, '^t|(.*)$')}) end
-  for i = first, #ARGV do known[ARGV[i]] = true end
-  return known
+  for _, name in ipairs(call_if_typed('ZRANGE', KEYS[2 * LANE_COUNT + lane], 0, -1) or {}) do add(of_tenants, name) end
+  for _, field in ipairs(call_if_typed('HKEYS', KEYS[SHARED - 3]) or {}) do
+    if string.sub(field, 1, 2) == 't|' then add(of_tenants, string.sub(field, 3)) end
+  end
+  for _, key in ipairs({o.key(lane, ':firsts'), LOADS}) do
+    for _, home in ipairs(call_if_typed('ZRANGE', key, 0, -1) or {}) do add(of_homes, home) end
+  end
+  for _, worker in ipairs(homes() and call('HKEYS', WORKERS) or {}) do add(of_homes, homes().number(worker) or '0') end
+  for i = first, #ARGV do
+    local kind, name = string.match(ARGV[i], '^:([th]+):(.*)$')
+    if kind then add(string.byte(kind) == 116 and of_tenants or of_homes, name) end
+  end
+  return {[':t:'] = of_tenants, [':th:'] = of_tenants, [':h:'] = of_homes, [':ht:'] = of_homes, [':held'] = one, [':firsts'] = one,
+    [':late'] = one, [':past'] = one}
 end
 
 -- Deletes all sets of a lane: what stood in them waits no more.
 function self.delete(lane, first)
   local keys = {ready_key(lane)}
-  for suffix in pairs(suffixes(lane, first)) do keys[#keys + 1] = o.key(lane, suffix) end
+  for kind, names in pairs(known_names(lane, first)) do
+    for _, name in ipairs(names) do keys[#keys + 1] = o.key(lane, kind, name) end
+  end
   for i = 1, #keys, 400 do call('UNLINK', unpack(keys, i, math.min(i + 399, #keys))) end
   for kind in pairs(o.counts[lane]) do o.count(lane, kind, -math.huge) end
 end
@@ -32,17 +42,20 @@ end
 -- Counts what stands in the sets of a lane, by kind as o.counts has it, and `twins`, which are as many as `b`. A set of another
 -- type is deleted.
 function self.count(lane, first)
-  local number, known, keys, empty = {t = 0, b = 0, twins = 0, h = 0, held = 0}, {nil}, {nil}, 0
-  for suffix in pairs(suffixes(lane, first)) do known[#known + 1], keys[#keys + 1] = suffix, o.key(lane, suffix) end
-  for i, suffix in ipairs(known) do
-    -- Most names have no set: some are looked for at once.
-    if i % 32 == 1 and call('EXISTS', unpack(keys, i, math.min(i + 31, #keys))) == 0 then empty = i + 31 end
-    if i > empty then
-      local size, kind = call_if_typed('ZCARD', keys[i]), COUNTED[(string.match(suffix, '^:%a+:?'))]
-      if kind then number[kind] = number[kind] + (size or 0) end
-      if not size then note('wrong_type', keys[i]) end
-      -- @guard compare: a set of another type goes
-      if mend and not size then call('UNLINK', keys[i]) end
+  local number = {t = 0, b = 0, twins = 0, h = 0, held = 0}
+  for kind, names in pairs(known_names(lane, first)) do
+    local keys, sum = {nil}, COUNTED[kind]
+    for i, name in ipairs(names) do keys[i] = o.key(lane, kind, name) end
+    for from = 1, #keys, 64 do
+      local to = math.min(from + 63, #keys)
+      -- Most names have no set: some are looked for at once.
+      for i = call('EXISTS', unpack(keys, from, to)) > 0 and from or to + 1, to do
+        local size = call_if_typed('ZCARD', keys[i])
+        if sum then number[sum] = number[sum] + (size or 0) end
+        if not size then note('wrong_type', keys[i]) end
+        -- @guard compare: a set of another type goes
+        if mend and not size then call('UNLINK', keys[i]) end
+      end
     end
   end
   return number
