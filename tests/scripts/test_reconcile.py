@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamfleet.common.broker.reconciling import ENTRIES, Damage
+from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.keys import GROUP, ORIGINS, Keys
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.common.replies import ready_member
@@ -94,6 +95,16 @@ async def test_a_queue_knows_again_that_it_has_tenants_and_homes(queue: Queue) -
     await queue.command("HDEL", queue.keys.lane_states, "tenants", "sessions")
     await scene.queue.broker.compare(None, True)
     assert await queue.command("HMGET", queue.keys.lane_states, "tenants", "sessions") == [b"1", b"1"]
+
+
+async def test_a_tenant_at_its_limit_is_not_put_in_turn(queue: Queue) -> None:
+    await queue.broker.set_tenant("t1", TenantRule(max_running=1))
+    for each in range(2):
+        await queue.add("high", f"1000-{each}", tenant="t1")
+    assert len((await queue.pull("w1", 2)).claims) == 1
+    before = await queue.dump()
+    assert await queue.broker.examine(Lane.HIGH, "", True) == ("", [])
+    assert await queue.dump() == before
 
 
 async def test_a_lane_without_labels_is_compared_at_little_cost(queue: Queue) -> None:

@@ -46,6 +46,7 @@ MUTANTS = (
         "  if true then",
         "repair.a_key_that_is_right_again_is_not_set_aside",
     ),
+    Mutant("reconcile: who has a limit is known", caught_by="reconcile.a_tenant_at_its_limit_is_not_put_in_turn"),
     Mutant("compare: it is known that tenants are there", caught_by=KNOWN),
     Mutant("compare: it is known that homes are there", caught_by=KNOWN),
     Mutant("compare: a group beyond the end", caught_by=KEPT, argument="group set beyond the end"),

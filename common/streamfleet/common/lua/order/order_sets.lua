@@ -1,5 +1,7 @@
 -- The sets of what waits with a label, for those who compare and mend: which there are, how many stand in them, and if an entry
 -- stands in the right ones. `mend` and `note` are the script's.
+-- @guard reconcile: who has a limit is known
+look_at_queue()
 local o, t, self = order(), tenants(), {}
 if not o then return false end
 local LOADS, COUNTED = KEYS[SHARED], {[':t:'] = 't', [':th:'] = 'b', [':ht:'] = 'twins', [':h:'] = 'h', [':held'] = 'held'}
