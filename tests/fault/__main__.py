@@ -60,6 +60,7 @@ async def one_run(binary: Path | None, plan: Plan, console: Console, keep: bool)
     ran.history.orphans = await _orphans(mark)
     ran.verdict = judge(ran.history)
     console.print(report.fault_table(ran))
+    console.print(report.left_table(ran))
     for line in report.violations(ran, folder):
         print(line)
     bad = bool(ran.verdict.violations)

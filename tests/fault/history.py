@@ -14,6 +14,7 @@ from streamfleet.common.protocol import LANES
 from tests.fault.collector import SIGNATURE, text
 from tests.fault.harness import Harness
 from tests.fault.journal import read
+from tests.fault.leftovers import Leftover, leftovers
 
 AWAY: dict[str, Callable[[History], list[tuple[int, int]]]] = {
     "redis_kill": lambda history: history.outages,
@@ -92,7 +93,8 @@ class History:
     lost_with: id to the workers that its dead letter names.
         cancelled: id to what the first cancelling call said.
         got: (id, status, worker, attempt) as clients were told.
-        left: name of a key, or of a count, that should be empty at the end, to what it holds.
+        leftovers: what is left in the queues' keys at the end, by queue.
+        left: name of a key, or of a count, that holds too much at the end, to what it holds.
         problems: whatever the audit, or a log, complains of.
         counts: the queue's counters.
         redis_clock: (machine's clock, how far Redis's was ahead of it from then on), epoch ms and ms.
@@ -121,6 +123,7 @@ class History:
     lost_with: dict[str, list[str]] = field(default_factory=dict)
     cancelled: dict[str, bool] = field(default_factory=dict)
     got: list[tuple[str, str, str, int]] = field(default_factory=list)
+    leftovers: dict[str, list[Leftover]] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -177,6 +180,9 @@ async def collect(harness: Harness) -> History:
     for broker in harness.brokers:
         await _read_results(harness.redis.direct, history, broker.keys.base)
         await _read_rest(harness.redis.direct, history, broker.keys.base)
+        found = await leftovers(harness.redis.direct, broker.keys, harness.fleet.started)
+        history.leftovers[broker.keys.queue] = found
+        history.left |= {key: size for each in found for key, size in each.wrong.items()}
         history.problems += (await broker.audit()).problems()
     await asyncio.to_thread(read_logs, harness.folder, history)
     return history
@@ -275,16 +281,9 @@ async def _read_results(redis: Any, history: History, base: str) -> None:
 
 async def _read_rest(redis: Any, history: History, base: str) -> None:
     for lane in LANES:
-        history.left[f"{base}lane:{lane}"] = await redis.xlen(f"{base}lane:{lane}")
-        history.left[f"{base}pending:{lane}"] = (
-            await redis.execute_command("XPENDING", f"{base}lane:{lane}", "workers")
-        )["pending"]
-        history.left[f"{base}ready:{lane}"] = await redis.zcard(f"{base}ready:{lane}")
-    history.left[f"{base}waiting"] = await redis.zlexcount(f"{base}waiting", "-", "(t")
+        pending = await redis.execute_command("XPENDING", f"{base}lane:{lane}", "workers")
+        history.left[f"{base}pending:{lane}"] = pending["pending"]
     history.left[f"{base}charges"] = sum(name.startswith(b"c|") for name in await redis.hkeys(f"{base}served"))
-    history.left[f"{base}homes"] = await redis.zcard(f"{base}homes")
-    history.left[f"{base}delayed"] = await redis.zcard(f"{base}delayed")
-    history.left[f"{base}tries"] = await redis.hlen(f"{base}tries")
     for name, count in (await redis.hgetall(f"{base}counts")).items():
         history.counts[text(name)] = history.counts.get(text(name), 0) + int(count)
     async for key in redis.scan_iter(f"{base}reply:*", count=5_000):

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from streamfleet.common.keys import ORIGINS
 from tests.fault.journal import read
 from tests.fault.plan import FaultKind, Plan
 from tests.fault.run import Ran
@@ -59,6 +60,15 @@ def fault_table(ran: Ran) -> Table:
     table = Table("fault", "struck", "found nothing", title="faults")
     for key in sorted({*ran.struck, *ran.missed}):
         table.add_row(" ".join(key).strip(), str(ran.struck.get(key, 0)), str(ran.missed.get(key, 0)))
+    return table
+
+
+def left_table(ran: Ran) -> Table:
+    """Returns a table of what is left in the queues' keys, and of what may be left."""
+    table = Table("queue", "key", "keys", "items in the largest", "may be left", title="left when all has ended")
+    for queue, found in ran.history.leftovers.items():
+        for kind, keys, largest, _ in found:
+            table.add_row(queue, kind, str(keys), str(largest), ORIGINS[kind].left if kind else "")
     return table
 
 

@@ -91,10 +91,10 @@ def test_a_prefix_with_braces_would_take_the_hash_tag_over(prefix: str) -> None:
 
 
 def test_the_page_tells_what_each_key_is_made_of() -> None:
-    rows = ["| key | made anew from | what is lost with it |", "|---|---|---|"]
+    rows = ["| key | made anew from | what is lost with it | left when all has ended, at most |", "|---|---|---|---|"]
     for name, origin in ORIGINS.items():
         known = getattr(Keys("q"), name)
         key = known if isinstance(known, str) else known("<lane>" if name in EACH_LANE else "…")
-        rows.append(f"| `{key.removeprefix('{q}:')}` | {origin.truth or '—'} | {origin.lost} |")
+        rows.append(f"| `{key.removeprefix('{q}:')}` | {origin.truth or '—'} | {origin.lost} | {origin.left or '—'} |")
     told = PAGE.read_text("utf-8").partition("<!-- keys -->\n")[2].partition("<!-- /keys -->")[0]
     assert told == "\n".join([*rows, ""])

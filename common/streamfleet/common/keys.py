@@ -25,50 +25,85 @@ class Origin(NamedTuple):
         type: its type, as the command TYPE returns it.
         truth: what it follows from; empty for a key that is itself the truth.
         lost: what is lost with it.
+        left: what is left of it at most once all requests have ended; empty for nothing but a stream's group.
     """
 
     type: str
     truth: str
     lost: str
+    left: str = ""
 
 
+UNTIL = "until it expires"
 _LANES = "lanes, pending rows"
 ORIGINS = {
     "lane": Origin("stream", "", "its requests; who enqueued them gets `dead`, code `vanished`"),
     "ready": Origin("zset", f"{_LANES}, `entries`", "nothing"),
-    "turns": Origin("zset", "who waits", "tokens of the last hours: all tenants go on at one level"),
-    "tickets": Origin("hash", f"{_LANES}, `sessions`", "homes of what waits: some get another"),
-    "delayed": Origin("zset", f"{_LANES}", "delays: these requests are ready at once"),
-    "lane_states": Origin(
-        "hash", f"{_LANES}, `entries`", "pauses; shares owed; when ids ahead of the clock were staged"
+    "turns": Origin(
+        "zset", "who waits", "tokens of the last hours: all tenants go on at one level", "a number a tenant"
     ),
-    "counts": Origin("hash", "lanes", "what ended before"),
-    "served": Origin("hash", "runs to come", "what tenants were charged, learnt lengths, how many of a tenant run"),
-    "sessions": Origin("hash", "requests to come", "homes of sessions: caches are filled anew"),
-    "loads": Origin("zset", "pulls", "nothing"),
-    "workers": Origin("hash", "heartbeats", "nothing"),
-    "clock": Origin("hash", "the housekeeping", "nothing"),
-    "pace": Origin("string", "the housekeeping", "measured paces, for a minute"),
-    "wake": Origin("stream", "pulls", "nothing"),
-    "waiting": Origin("zset", "pulls", "nothing"),
-    "watch": Origin("zset", "pulls", "nothing"),
-    "wake_up": Origin("list", "pulls", "nothing"),
-    "cancels": Origin("stream", "results", "notices: a worker hears of a cancellation as it renews"),
-    "dead_parts": Origin("hash", "dead letters to come", "their bound in bytes counts from zero"),
-    "arrivals": Origin("hash", "requests to come", "counts of who has unstaged requests"),
-    "maintain": Origin("string", "the housekeeping", "nothing"),
+    "tickets": Origin("hash", f"{_LANES}, `sessions`", "homes of what waits: some get another"),
+    "delayed": Origin("zset", _LANES, "delays: these requests are ready at once"),
+    "lane_states": Origin(
+        "hash",
+        f"{_LANES}, `entries`",
+        "pauses; shares owed; when ids ahead of the clock were staged",
+        "6 fields a lane, 3 more",
+    ),
+    "counts": Origin("hash", "lanes", "what ended before", "10 numbers"),
+    "served": Origin(
+        "hash",
+        "runs to come",
+        "what tenants were charged, learnt lengths, how many of a tenant run",
+        "for an hour 2 fields a tenant, of 2,000; 2 a lane, 4 more",
+    ),
+    "sessions": Origin(
+        "hash",
+        "requests to come",
+        "homes of sessions: caches are filled anew",
+        "for an hour 100,000 sessions; 2 fields a worker, 1 more",
+    ),
+    "loads": Origin("zset", "pulls", "nothing", "a number a worker"),
+    "workers": Origin("hash", "heartbeats", "nothing", "the killed, until they are forgotten"),
+    "clock": Origin("hash", "the housekeeping", "nothing", "12 fields"),
+    "pace": Origin("string", "the housekeeping", "measured paces, for a minute", "one text"),
+    "wake": Origin("stream", "pulls", "nothing", "`watchers` hints"),
+    "waiting": Origin("zset", "pulls", "nothing", "the killed, until they are forgotten"),
+    "watch": Origin("zset", "pulls", "nothing", "the killed, until they are forgotten"),
+    "wake_up": Origin("list", "pulls", "nothing", UNTIL),
+    "cancels": Origin(
+        "stream", "results", "notices: a worker hears of a cancellation as it renews", "about `notices_cap`"
+    ),
+    "dead_parts": Origin(
+        "hash",
+        "dead letters to come",
+        "their bound in bytes counts from zero",
+        "a number for each 16 MiB of `dead_bytes`, 3 more",
+    ),
+    "arrivals": Origin(
+        "hash",
+        "requests to come",
+        "counts of who has unstaged requests",
+        "a field a tenant and lane, 2 more; 8,192",
+    ),
+    "maintain": Origin("string", "the housekeeping", "nothing", UNTIL),
     "tries": Origin("hash", "", "attempts: these requests have all of them again"),
-    "entries": Origin("hash", "", "output that was kept; when ids ahead of the clock were staged"),
-    "dead": Origin("stream", "", "dead letters"),
+    "entries": Origin("hash", "", "output that was kept; when ids ahead of the clock were staged", "one number"),
+    "dead": Origin("stream", "", "dead letters", "`dead_cap`, `dead_bytes`, for `dead_ttl_ms`"),
     "cancel_requests": Origin("stream", "", "cancellations that no worker has read"),
-    "tenants": Origin("hash", "", "weights and limits that operators have set; gateways set theirs again"),
-    "meta": Origin("hash", "", "the queue's configuration; workers write their own"),
-    "result": Origin("hash", "", "the answer; who waits for it is not told"),
-    "request": Origin("string", "", "that its id is taken: sent again, it runs twice"),
-    "reply": Origin("stream", "", "notifications: its client asks for the results now and then"),
-    "tokens": Origin("stream", "", "partial output; the result has all of it"),
-    "kept": Origin("string", "", "output of an interrupted run, which begins anew"),
-    "ended": Origin("list", "", "which results of a tenant are the oldest"),
+    "tenants": Origin(
+        "hash",
+        "",
+        "weights and limits that operators have set; gateways set theirs again",
+        "what was set",
+    ),
+    "meta": Origin("hash", "", "the queue's configuration; workers write their own", "a field a limit"),
+    "result": Origin("hash", "", "the answer; who waits for it is not told", UNTIL),
+    "request": Origin("string", "", "that its id is taken: sent again, it runs twice", UNTIL),
+    "reply": Origin("stream", "", "notifications: its client asks for the results now and then", UNTIL),
+    "tokens": Origin("stream", "", "partial output; the result has all of it", UNTIL),
+    "kept": Origin("string", "", "output of an interrupted run, which begins anew", UNTIL),
+    "ended": Origin("list", "", "which results of a tenant are the oldest", UNTIL),
 }
 """Keys by their names in `Keys`: of the queue, of each lane (`EACH_LANE`), request, client, worker or tenant."""
 EACH_LANE = ("lane", "ready", "turns")
