@@ -14,10 +14,11 @@ from typing import Any
 
 import httpx
 from prometheus_client import REGISTRY
+from psutil import Process
 
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.worker.engine.base import Engine, EngineRequest
-from streamfleet.worker.engine.engine_thread import Process, command_line, descendants
+from streamfleet.worker.engine.engine_thread import command_line, descendants
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psutil import Process
 
 from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import Lane
-from streamfleet.worker.engine.engine_thread import Process, alive, command_line, descendants
+from streamfleet.worker.engine.engine_thread import alive, command_line, descendants
 from tests.e2e.sdk_findings import Findings, Json
 from tests.integration.gateway_process import GatewayProcess, gateway_on, make_key
 from tests.integration.worker_process import WorkerProcess

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from psutil import Process
 from structlog.testing import capture_logs
 
 from streamfleet.common.protocol import EMBEDDINGS, Lane
 from streamfleet.worker.engine import vllm_host
 from streamfleet.worker.engine.base import EngineDied, EngineRequest
-from streamfleet.worker.engine.engine_thread import Process, alive, command_line, descendants, end_all
+from streamfleet.worker.engine.engine_thread import alive, command_line, descendants, end_all
 from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.engine.vllm_setup import arguments
 from tests.contract.subjects import VLLM_ARGS, children

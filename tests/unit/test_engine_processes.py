@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psutil import Process
 
-from streamfleet.worker.engine.engine_thread import EngineThread, Process, alive, command_line, descendants, end_all
+from streamfleet.worker.engine.engine_thread import EngineThread, alive, command_line, descendants, end_all
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE, install
 from tests.waiting import eventually_blocking
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux ends children with their parent"),
 ]
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -69,14 +70,19 @@ def test_a_process_that_stands_still_is_ended_too(sleeper: subprocess.Popen[byte
 
 
 def test_a_later_process_of_the_same_id_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
-    other = Process(sleeper.pid, started_ticks=1)
+    other = Process(sleeper.pid)
+    other._ident = (sleeper.pid, 1.0)  # as of a process that started earlier
     assert not alive(other)
     assert end_all(frozenset({other}), 1) == frozenset()
     assert sleeper.poll() is None
 
 
-def test_what_is_gone_has_no_command_line() -> None:
-    assert command_line(Process(2**22 + 1, 1)) == ""
+def test_what_is_gone_has_no_command_line_and_nothing_below_it() -> None:
+    with subprocess.Popen(SLEEPER) as ended:
+        known = Process(ended.pid)
+        ended.kill()
+    assert command_line(known) == ""
+    assert descendants(ended.pid) == frozenset()
 
 
 @pytest.mark.parametrize("owned", [True, False])

@@ -4,8 +4,8 @@ The kernel ends an engine's processes when the thread that made them ends, becau
 not the process. So a thread of a pool will not do. The event loop's thread will not do either, because building
 blocks for many seconds.
 
-It compares the processes below this one in /proc before and after an engine starts, and ends those that outlive it, so
-that none is left behind. Without /proc there are none.
+It compares the processes below this one before and after an engine starts, and ends those that outlive it, so that none
+is left behind.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
+
+import psutil
+from psutil import Process
 
 T = TypeVar("T")
 _END_TIMEOUT_S = 10.0
@@ -116,51 +116,34 @@ def _tell(
         loop.call_soon_threadsafe(resolve)
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process, told from a later one with the same id by its start.
-
-    Attributes:
-        pid: process id.
-        started_ticks: time of its start, in clock ticks since boot.
-    """
-
-    pid: int
-    started_ticks: int
-
-
 def descendants(pid: int) -> frozenset[Process]:
-    """All processes below ``pid`` that still run. Empty if there is no /proc."""
-    children: dict[int, list[Process]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        found = _read(int(folder.name))
-        if found is not None:
-            children.setdefault(found[0], []).append(found[1])
-    below: set[Process] = set()
-    waiting = [pid]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            below.add(child)
-            waiting.append(child.pid)
-    return frozenset(below)
+    """All processes below ``pid`` that still run."""
+    try:
+        return frozenset(filter(alive, Process(pid).children(recursive=True)))
+    except psutil.Error:  # it is gone
+        return frozenset()
 
 
 def alive(process: Process) -> bool:
     """True if it still runs. A zombie, which only waits for its parent to reap it, does not."""
-    found = _read(process.pid)
-    return found is not None and found[1] == process
+    try:
+        return process.is_running() and process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.Error:
+        return False
 
 
 def command_line(process: Process) -> str:
     """Its command line; empty if it is gone."""
     try:
-        return Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
+        return " ".join(process.cmdline())
+    except psutil.Error:
         return ""
 
 
 def end_all(processes: frozenset[Process], timeout_s: float) -> frozenset[Process]:
     """SIGKILL the processes that still run and wait until they are gone. Blocks.
+
+    It does not reap them: their exit status is for whoever started them.
 
     Returns:
         the processes that outlived ``timeout_s`` (stuck in the kernel).
@@ -169,18 +152,8 @@ def end_all(processes: frozenset[Process], timeout_s: float) -> frozenset[Proces
     remaining = frozenset(filter(alive, processes))
     while remaining and time.monotonic() < deadline:
         for process in remaining:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         time.sleep(_POLL_S)
         remaining = frozenset(filter(alive, remaining))
     return remaining
-
-
-def _read(pid: int) -> tuple[int, Process] | None:
-    """Parent id and identity of a process that runs; None if there is none, or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
-    state, parent, *rest = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else (int(parent), Process(pid, int(rest[17])))
