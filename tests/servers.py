@@ -9,8 +9,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.programs import skip_without
+from tests.support.redis_server import RedisServer, find_servers
 
 OLD_RELEASE = "redis-6.2"
 NEW_RELEASE = (7, 0)

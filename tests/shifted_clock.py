@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from streamfleet.cli.demo.server import RedisServer
+from tests.support.redis_server import RedisServer
 
 
 def no_shifting() -> str | None:

@@ -22,7 +22,7 @@ from bench.core import machine
 from bench.core.redis import own_server
 from bench.core.reports import Report
 from bench.core.rounds import Sample, interleave
-from streamfleet.cli.demo.server import find_servers
+from tests.support.redis_server import find_servers
 
 
 def run(quick: bool, rounds: int | None = None, only: Sequence[str] = (), server: str = "") -> Report:

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
+from tests.support.redis_server import RedisServer, find_servers
 
 
 @contextmanager

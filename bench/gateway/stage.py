@@ -13,11 +13,11 @@ import httpx
 from bench.core.redis import own_server
 from bench.core.workers import SHORT, cpu_seconds, workers
 from bench.engine.processes import started
-from streamfleet.cli.demo.server import free_port
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
 from streamfleet.gateway.broker.api_keys import GatewayBroker
+from tests.support.redis_server import free_port
 
 HOST = "127.0.0.1"
 

@@ -67,7 +67,7 @@ def _version(name: str) -> str | None:
 
 
 def _server() -> Iterator[str]:
-    from streamfleet.cli.demo.server import find_servers
+    from tests.support.redis_server import find_servers
 
     if not find_servers():
         yield f"a Redis server: none on PATH, nor in a wheel ({SERVERS})"

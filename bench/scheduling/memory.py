@@ -16,9 +16,9 @@ from bench.core.feeding import FILL_AT_ONCE, KEYS, padded_body, queue_settings, 
 from bench.core.parts import Part, Say
 from bench.core.redis import memory_bytes, newest, own_server
 from bench.core.reports import Table, Target
-from streamfleet.cli.demo.server import find_servers
 from streamfleet.producer import Client
 from tests.broker import Broker
+from tests.support.redis_server import find_servers
 
 BODY_BYTES = 500
 LIMIT_BYTES = 760

@@ -27,9 +27,9 @@ from bench.core.rounds import Sample, interleave, middle, ratio
 from bench.shards.life import Life
 from bench.shards.server import look
 from bench.shards.sizes import Sizes
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.producer import Client
 from tests.ha.clusters import ClusterDeployment
+from tests.support.redis_server import RedisServer, find_servers
 
 BATCH, BODY = 8, 500
 MASTERS = 3

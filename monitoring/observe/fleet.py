@@ -16,10 +16,10 @@ from typing import Any
 
 from monitoring.observe import gateway
 from monitoring.observe.processes import ended_after
-from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import LANES
 from streamfleet.producer import Client
+from tests.support.redis_server import RedisServer, free_port
 
 WORKERS = 2
 BATCH, PAUSE_S = 60, 1.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from monitoring.observe.processes import ended_after
-from streamfleet.cli.demo.server import free_port
+from tests.support.redis_server import free_port
 
 RULES = Path(__file__).parents[1] / "rules"
 START_S = 30.0

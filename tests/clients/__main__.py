@@ -34,11 +34,11 @@ from typing import Any
 from rich.progress import Progress
 
 from streamfleet.cli.demo.model import model_folder
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import Lane
 from tests.integration.gateway_process import GatewayProcess, gateway_on, make_key
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 HERE = Path(__file__).parent

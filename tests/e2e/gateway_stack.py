@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from psutil import Process
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import Lane
 from streamfleet.worker.engine.engine_thread import alive, command_line, descendants
 from tests.e2e.sdk_findings import Findings, Json
@@ -22,6 +21,7 @@ from tests.integration.gateway_process import GatewayProcess, gateway_on, make_k
 from tests.integration.worker_process import WorkerProcess
 from tests.programs import program, skip_without
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 CLIENTS = pytest.mark.parametrize("language", ["python", "node"])

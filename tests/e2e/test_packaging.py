@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, free_port
+from tests.support.redis_server import RedisServer, free_port
 
 # Installing from an index takes its time on a slow connection.
 pytestmark = pytest.mark.timeout(300)

@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.producer import Client
 from tests.e2e.adapters import make_adapter
 from tests.integration.gateway_process import GatewayProcess, gateway_on
 from tests.integration.worker_process import Fleet, WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(900)]

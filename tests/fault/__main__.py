@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from streamfleet.cli.demo.server import find_servers
 from tests.fault import report
 from tests.fault.harness import harness_on, left_over
 from tests.fault.judge import judge
@@ -23,6 +22,7 @@ from tests.fault.report import Figures
 from tests.fault.run import run_plan
 from tests.fault.vllm_plan import vllm_plan
 from tests.long.parts import WHOLE, part, share
+from tests.support.redis_server import find_servers
 from tests.waiting import eventually
 
 GONE_S = 5.0

@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.fault.recovery_rounds import GOES_ON, RUNNING, WAITING, Measured, Pair, Way, killed
 from tests.integration.worker_process import fleet_on
 from tests.long.others import Others
 from tests.long.parts import WHOLE, part, share
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 SIGTERM_S = 0.1
 Say = Callable[[str], None]

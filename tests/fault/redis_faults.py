@@ -13,9 +13,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.servers import newest
 from tests.shifted_clock import ShiftedServer, no_shifting
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 AWAY = (RedisError, OSError, asyncio.TimeoutError)

@@ -23,10 +23,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from streamfleet.cli.demo.model import model_folder
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.results import Result
 from tests.integration.worker_process import Fleet, fleet_on
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 SECRET = "SECRET-7431"
 WORLD = "🌍日本🎉語é한"

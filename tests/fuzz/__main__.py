@@ -15,11 +15,11 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.fuzz.fleet import Findings, FuzzedFleet
 from tests.fuzz.histories import break_scripts, play_damaged, play_labelled, play_plain
 from tests.scripts.mutants.by_history import guards
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.durations import parse_deadline, parse_span
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.producer.batch_files import AppendFile, BatchFileError, Job
@@ -23,6 +22,7 @@ from tests.fuzz.budget import examples
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 LINE = {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "hi", "max_tokens": 1}}
 lines = st.one_of(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.fuzz.fleet import FuzzedFleet
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -11,7 +11,6 @@ import pytest
 import redis.exceptions
 from hypothesis import given
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.types import Completion, Retry
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES, Status
@@ -25,6 +24,7 @@ from tests.fuzz.entries import Entries
 from tests.integration.cli_processes import streamfleet
 from tests.scripts.harness import ERROR, LIMITS, NOW, Queue
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 STEPS = 60
 LAST_ID = "18446744073709551615-18446744073709551615"

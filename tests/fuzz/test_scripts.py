@@ -12,7 +12,6 @@ import redis.exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Completion, Hint, Lease, Retry, Submission
 from streamfleet.common.connection import Connection
@@ -23,6 +22,7 @@ from tests.fuzz.budget import examples
 from tests.scripts.harness import LIMITS, Queue
 from tests.scripts.keyspace import Dump
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 T = TypeVar("T")
 RUNNING, READY, LATE, DELAYED = "1000-0", "2000-0", "3000-0", "4000-0"

@@ -10,8 +10,8 @@ from typing import Any, Self
 import redis
 from redis.crc import key_slot
 
-from streamfleet.cli.demo.server import RedisServer, free_port
 from tests.ha.nodes import AT_ONCE, LOCAL, info, running, synced, tell
+from tests.support.redis_server import RedisServer, free_port
 from tests.waiting import eventually_blocking
 
 SLOTS = 16_384

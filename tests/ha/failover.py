@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streamfleet.cli.demo.server import RedisServer
 from tests.ha.fleet import Scene
 from tests.ha.nodes import cut, mend
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 ANSWERS = 100

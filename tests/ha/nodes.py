@@ -10,8 +10,8 @@ from typing import Any
 
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 LOCAL = "127.0.0.1"

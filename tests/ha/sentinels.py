@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import redis
 
-from streamfleet.cli.demo.server import RedisServer
 from tests.ha.nodes import AT_ONCE, LOCAL, SentinelServer, asking, info, make_replica, running, synced
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually_blocking
 
 SERVICE = "streamfleet"

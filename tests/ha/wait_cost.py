@@ -7,11 +7,11 @@ import statistics
 import time
 from pathlib import Path
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client
 from tests.ha.nodes import AT_ONCE, make_replica, tell
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer
 
 SINGLES, BULK = 300, 4_000
 AFTER = (0, 1, 2)

@@ -20,13 +20,13 @@ from statistics import median
 from typing import NamedTuple
 
 from streamfleet.cli.demo.model import model_folder
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.hostile.catalogue import FAMILIES
 from tests.hostile.report import figures, latencies, percentile, table
 from tests.hostile.run import Ended, plan, play
 from tests.hostile.scene import Scene, scene
 from tests.long.others import Others
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 # The engine on a CPU reads some 400 tokens a second, each prompt in one piece, and everybody waits meanwhile: so its
 # operator lets no prompt be long.

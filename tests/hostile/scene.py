@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamfleet.cli.demo.server import free_port
+from tests.support.redis_server import free_port
 from tests.waiting import eventually
 
 START_S = 240.0

@@ -17,7 +17,6 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
@@ -27,6 +26,7 @@ from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually, eventually_blocking
 
 if TYPE_CHECKING:

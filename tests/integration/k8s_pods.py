@@ -20,8 +20,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from streamfleet.cli.demo.server import free_port
 from tests.integration.k8s_manifests import Manifest, environment_of, manifests_of, name_of, of_kind, only, pod_of
+from tests.support.redis_server import free_port
 from tests.waiting import eventually_blocking
 
 PASSWORD = "not-a-secret"

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Accepted, Claim, Completion, Submission
 from streamfleet.common.errors import (
@@ -33,6 +32,7 @@ from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
 from streamfleet.producer.slots import Slots
 from tests.broker import Broker
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually, until_somebody_blocks
 
 ERROR = '{"error": {"message": "is too long", "type": "invalid_request_error", "param": "messages", "code": "long"}}'

@@ -16,7 +16,6 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from tenacity import wait_fixed
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import Completion
 from streamfleet.common.connection import Connection
@@ -29,6 +28,7 @@ from tests.broker import Broker
 from tests.integration.tcp_link import TcpLink
 from tests.integration.worker_in_process import worker_inside
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually, until_somebody_blocks
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from redis.crc import key_slot
 
-from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.connection import Connection
 from streamfleet.common.connection.cluster import SlotOwner
@@ -28,6 +27,7 @@ from tests.ha.migration import migrate
 from tests.ha.nodes import asking, server_binary, silent_server, synced, tell
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer, free_port
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

@@ -11,7 +11,6 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
 from streamfleet.common import scripts
 from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Reclaimed, Submission
 from streamfleet.common.connection import Connection, safe_address
@@ -23,6 +22,7 @@ from tests.ha.nodes import SentinelServer
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.tcp_link import TcpLink
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers, free_port
 from tests.waiting import eventually
 
 REQUEST = Submission("r-1", Lane.HIGH, {"id": b"r-1", "body": b"{}"}, "digest")

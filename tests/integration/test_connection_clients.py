@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.connection.clients import MOST_CONNECTIONS, BlockingClient, Client, check_options
 from streamfleet.common.connection.urls import read_url
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 FOR_EVER = ("BLPOP", "nothing", 0)

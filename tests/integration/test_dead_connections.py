@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.connection import Connection, server_clients
 from streamfleet.common.connection import connection as trying
 from streamfleet.common.connection.clients import KEEPALIVE_S, Client
@@ -18,6 +17,7 @@ from streamfleet.common.errors import BrokerUnavailable
 from tests.fault.proxy import Proxy
 from tests.ha.nodes import SentinelServer
 from tests.integration.worker_process import Fleet, chat
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 SOON_S = 8.0

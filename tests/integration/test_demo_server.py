@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from streamfleet.cli.demo import server
-from streamfleet.cli.demo.server import NoServer, RedisServer, demo_redis, find_servers, url_answers
+from streamfleet.cli.demo.server import NoServer, demo_redis, url_answers
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 NOBODY = "redis://127.0.0.1:1/0"
@@ -91,7 +92,7 @@ def test_what_is_no_server_is_refused() -> None:
 
 
 def test_without_any_server_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_found", lambda: iter(()))
+    monkeypatch.setattr(server, "found", lambda: iter(()))
     assert find_servers() == {}
     with pytest.raises(NoServer, match=r"set REDIS_URL .* `pip install"):
         RedisServer()

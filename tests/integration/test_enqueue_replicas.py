@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
@@ -19,6 +18,7 @@ from tests.broker import Broker
 from tests.ha.nodes import AT_ONCE, cut, info, make_replica, mend, server_binary, synced, tell
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.types import Completion, Lease, Retry
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
@@ -30,6 +29,7 @@ from tests.broker import Broker
 from tests.integration.cli_processes import streamfleet
 from tests.integration.exporter_process import ExporterProcess, Page, exporter
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.kill

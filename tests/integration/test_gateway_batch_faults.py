@@ -13,11 +13,11 @@ import openai
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.integration.batch_lines import answered, both, ended, line, names, start, write
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

@@ -11,10 +11,10 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 SLOTS = 2

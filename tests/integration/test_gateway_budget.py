@@ -16,7 +16,6 @@ import redis.asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.types import Claim, CompleteCode, Completion
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
@@ -34,6 +33,7 @@ from tests.integration.http_engine import ANSWER, HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 PATH = "/v1/chat/completions"

@@ -11,12 +11,12 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.keys import Keys
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 BOUND = 1_048_576

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.protocol import LANES
 from streamfleet.producer import Client
@@ -21,6 +20,7 @@ from tests.broker import Broker
 from tests.integration.gateway_here import gateway_here
 from tests.integration.gateway_process import GatewayProcess, gateway_on
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer
 
 PATH, BODY = "/v1/chat/completions", chat(model="m")
 ASKS = {"X-Streamfleet-Expected": "tell"}

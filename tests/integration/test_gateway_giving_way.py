@@ -17,13 +17,13 @@ import httpx
 import pytest
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import CHAT, EMBEDDINGS, READ_NS, Lane
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
 from tests.integration.gateway_ticking import TickingGateway
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 MEGABYTE = 1_048_576

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.gateway import streaming
 from streamfleet.gateway.batch_records import BATCH, FILE, new_id
 from tests.fault.proxy import Proxy
 from tests.integration.gateway_here import gateway_here
 from tests.integration.gateway_process import add_key
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer
 
 WITHIN_S = 3.5
 """Two seconds, and what a busy machine takes for a hundred callers at once."""

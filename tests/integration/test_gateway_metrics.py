@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.connection import Connection
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.batch_records import BatchNames
 from streamfleet.gateway.broker.batches import BatchBroker
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, Stage, gateway_on
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 BODY = {"messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 8}

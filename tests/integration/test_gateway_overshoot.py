@@ -13,12 +13,12 @@ import openai
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import Profile
 from tests.integration.batch_lines import line, start, write
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.integration.worker_in_process import worker_inside
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 LIMIT, CONTEXT, AT_ONCE = 1_000, 2_048, 20

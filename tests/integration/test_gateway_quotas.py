@@ -8,9 +8,9 @@ import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer
 from tests.integration.batch_lines import CHAT, line
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 TOGETHER = 4_000

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.ha.nodes import server_binary
 from tests.ha.sentinels import SentinelDeployment
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.gateway_users import SECONDS, Users, status_of
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(180)]

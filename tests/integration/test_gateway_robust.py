@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, stage_in, status_of
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.types import TenantRule
 from streamfleet.common.keys import Keys
 from streamfleet.common.replies import tenant_rule
@@ -20,6 +19,7 @@ from tests.clocks import HandClock
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import gateway_on
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 QUEUES = ("tenants-small", "tenants-large")

@@ -11,8 +11,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from streamfleet.cli.demo.server import RedisServer
 from tests.integration.k8s_manifests import base, only, redis_pod
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first

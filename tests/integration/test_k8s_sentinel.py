@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from streamfleet.cli.demo.server import find_servers
 from streamfleet.common.connection import Connection
 from tests.integration.k8s_pods import NETWORKS, PASSWORD, Cluster, Pod, redis_cli, settled, started
 from tests.integration.k8s_rules import DEPLOY
 from tests.servers import newest
+from tests.support.redis_server import find_servers
 from tests.waiting import eventually_blocking
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.kill]  # a bare machine fetches kubectl first

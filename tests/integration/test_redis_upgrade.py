@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers, inspect
+from streamfleet.cli.demo.server import inspect
 from tests.integration.worker_process import WorkerProcess, chat, fleet_on
 from tests.servers import OLD_RELEASE, newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

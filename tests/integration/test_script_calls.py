@@ -14,7 +14,6 @@ import redis
 
 from bench.scripts import MOST_LOAD_MS
 from bench.scripts.side import longest_load
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
 from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Home, RenewCode, Submission
 from streamfleet.common.clock import SystemClock
@@ -26,6 +25,7 @@ from tests.broker import Broker
 from tests.ha.nodes import make_replica
 from tests.scripts.harness import LIMITS, NOW, Queue
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 AT_ONCE = 20
 READ = {

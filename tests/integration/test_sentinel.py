@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.connection import Connection
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
@@ -22,6 +21,7 @@ from tests.ha.nodes import SentinelServer, server_binary, silent_server, tell
 from tests.ha.sentinels import SERVICE, SentinelDeployment
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import chat
+from tests.support.redis_server import RedisServer, free_port
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

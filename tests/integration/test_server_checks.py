@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import structlog
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
@@ -19,6 +18,7 @@ from tests.ha.nodes import make_replica, tell
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import fleet_on
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 EVICTING = {"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
 

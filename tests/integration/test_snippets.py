@@ -22,7 +22,6 @@ import pytest
 import redis
 import yaml
 
-from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import GROUP, Keys
 from streamfleet.common.protocol import LANES
@@ -40,6 +39,7 @@ from tests.integration.gateway_process import GatewayProcess, gateway_on, make_k
 from tests.integration.worker_process import WorkerProcess
 from tests.programs import program, skip_without
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers, free_port
 from tests.unit.deploy_page import of_overlay, overlays
 from tests.unit.test_docs import FENCE
 from tests.waiting import eventually_blocking

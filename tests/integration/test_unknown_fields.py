@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.envelope import KNOWN_FIELDS, unknown_fields
 from tests.integration.http_engine import HttpEngine, Reply
@@ -17,6 +16,7 @@ from tests.integration.test_worker_outcomes import remote
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually, eventually_blocking
 
 LATE = 1_700_000_000_000

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES as MOST_BYTES
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 GOOD = json.dumps(chat()).encode()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat, fleet_on
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill

@@ -13,12 +13,12 @@ from typing import Any
 
 from streamfleet.cli.demo.model import model_folder
 from streamfleet.cli.demo.parent import with_parent
-from streamfleet.cli.demo.server import free_port
 from streamfleet.producer import SyncClient
 from tests.integration.k8s_manifests import K8S, Manifest, environment_of, only, pod_of, render
 from tests.pods.deployment import Deployment
 from tests.pods.pod import Pod, tail
 from tests.pods.stage import MODEL_INSIDE, PASSWORD, WORKER, Stage, check, check_writes, first_event
+from tests.support.redis_server import free_port
 
 ANSWER_S, OUTSIDE_S = 120.0, 180.0
 LONG_TOKENS, LONG_REQUESTS = 1900, 4

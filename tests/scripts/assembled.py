@@ -25,11 +25,11 @@ from pathlib import Path
 
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
 from streamfleet.gateway import broker as gateway
 from tests import programs
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = Path(__file__).parent / "bounds.toml"

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.broker.types import Completion, Home, Lease, Retry, TenantRule
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.protocol import LANES, Lane, Status
@@ -29,6 +28,7 @@ from tests.scripts.conftest import open_queue
 from tests.scripts.harness import BODY, ERROR, Queue
 from tests.scripts.histories.model import places_of
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 
 BEGIN = 1_900_000_000_000
 STEP_MS, TICK_MS = 100, 1_000

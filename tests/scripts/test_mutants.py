@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common import scripts
 from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
@@ -38,6 +37,7 @@ from tests.scripts.mutants.mutant import HISTORY, LABELLED, MARK, Mutant, taken_
 from tests.scripts.test_histories import LENGTH, play
 from tests.scripts.test_labelled_histories import play as play_labelled
 from tests.shifted_clock import ShiftedServer, no_shifting
+from tests.support.redis_server import RedisServer
 
 MUTANTS = (
     *endings.MUTANTS,

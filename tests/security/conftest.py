@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamfleet.cli.demo.server import RedisServer
 from tests.security.guarded import Guarded
 from tests.servers import WITH_SELECTORS, newest
+from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.operator.access_rules import Grant, Patterns, Role, grants, rules
 from tests.broker import Broker
+from tests.support.redis_server import RedisServer
 
 QUEUE, OTHER = "q", "other"
 PASSWORD = "let-me-in"

@@ -10,7 +10,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common import scripts
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
@@ -27,6 +26,7 @@ from streamfleet.operator.access_rules import (
 )
 from tests.integration.cli_processes import streamfleet
 from tests.security.guarded import Guarded
+from tests.support.redis_server import RedisServer, find_servers
 
 COMMAND = re.compile(r"(?:call(?:_if_typed)?\(|= ?\{)'([A-Z]{3,})'(?:, ?'([A-Z]+)')?")
 CONTAINERS = {"XGROUP", "XINFO", "MEMORY"}

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from streamfleet.cli.demo.server import RedisServer
 from streamfleet.common import scripts
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import Keys
@@ -19,6 +18,7 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES, check_name, is_request_id
 from streamfleet.worker.housekeeping import CancelRequestProcessor
 from tests.security.guarded import Guarded
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 KEYS = Keys("q")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, free_port
 from streamfleet.common.settings import GROUPS, PREFIX, variable
 from streamfleet.operator.access_rules import Role
 from tests.integration.k8s_manifests import only, render
 from tests.programs import program, skip_without
 from tests.security.tls import with_tls
 from tests.servers import WITH_SELECTORS, newest
+from tests.support.redis_server import RedisServer, free_port
 from tests.waiting import eventually_blocking
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import trustme
 
-from streamfleet.cli.demo.server import RedisServer, find_servers, free_port
 from tests.programs import FOLDER
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers, free_port
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import Any
 
 import redis
 
-from streamfleet.cli.demo.server import RedisServer, find_servers
 from streamfleet.common.protocol import LANES
 from streamfleet.producer import Ask, SyncClient
 from tests.integration.gateway_process import gateway_on, make_key
 from tests.integration.worker_process import WorkerProcess
 from tests.programs import BROWSERS, program, skip_without
 from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
 HERE = Path(__file__).parent

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from streamfleet.cli.demo.server import free_port
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.producer import Client
+from tests.support.redis_server import free_port
 
 NOWHERE = "redis://127.0.0.1:1"
 

