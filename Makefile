@@ -23,7 +23,7 @@ demo: setup-vllm ## See a real Redis and a real vLLM worker answer prompts (firs
 	@$(BIN)/streamfleet demo $(ARGS)
 
 demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the SDK, a batch, a webhook, the page
-	@$(BIN)/streamfleet demo-gateway $(ARGS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo-gateway.sh $(ARGS)
 
 test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest --numprocesses 3 $(ARGS)

@@ -55,8 +55,8 @@ TABLES: dict[str, tuple[list[str], dict[str, int]]] = {
     "workers": ([], {WORKER: 1}),
 }
 """Each command that prints a table: its arguments, and what is to stand on so many lines of what it prints."""
-DEMOS = {"demo", "demo-gateway"}
-"""They show something going on, and start a model."""
+DEMOS = {"demo"}
+"""It shows something going on, and starts a model."""
 
 
 def commands(under: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from streamfleet.cli.demo_command import demo, demo_gateway
+from streamfleet.cli.demo_command import demo
 from streamfleet.cli.gateway_command import gateway
 from streamfleet.cli.requests.batch import batch
 from streamfleet.cli.requests.bench import bench
@@ -74,7 +74,6 @@ app.add_typer(queue, rich_help_panel=OPERATIONS)
 app.add_typer(tenants, rich_help_panel=OPERATIONS)
 app.add_typer(plan, rich_help_panel=OPERATIONS)
 app.add_typer(gateway, rich_help_panel=PROCESSES)
-app.command("demo-gateway", rich_help_panel=PROCESSES)(demo_gateway)
 
 
 def main() -> NoReturn:

