@@ -21,6 +21,7 @@ from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample, lane_aud
 from streamfleet.operator.commands import backlog_view, dead_view, workers_view
 from streamfleet.operator.dead_letters import NotRequeued, read_letter, requeued_entry
 from streamfleet.operator.fleet import worker_views
+from streamfleet.operator.json_view import queue_object
 from streamfleet.operator.snapshot import Snapshot, lane_views
 from streamfleet.producer.status import ended_view
 from tests.fuzz import garbage
@@ -75,7 +76,7 @@ def test_any_dead_letter_is_listed_shown_and_requeued_or_not(fields: dict[bytes,
     letter = read_letter("5-5", fields)
     shown(dead_view.table([letter], now_ms))
     assert not set(dead_view.page(letter)) & {"\x1b", "\x07", "\x9b"}
-    json.dumps(dead_view.as_json_value(letter)).encode()
+    json.dumps(dead_view.as_json_value(letter, now_ms)).encode()
     try:
         entry = requeued_entry(letter, now_ms)
     except NotRequeued:
@@ -98,8 +99,7 @@ def test_any_workers_are_shown(described: dict[bytes, bytes], holding: dict[byte
     snapshot = Snapshot("q", some.NOW_MS, lanes, views, 0, 0, 0, {})
     shown(backlog_view.render(snapshot, None))
     shown(workers_view.render(views))
-    json.loads(json.dumps(snapshot.to_json(), allow_nan=False))
-    json.loads(json.dumps(workers_view.as_json_values(views), allow_nan=False))
+    json.dumps(queue_object(snapshot, None), ensure_ascii=False, allow_nan=False).encode()
 
 
 @given(st.lists(st.tuples(some.raw, some.raw), max_size=5), some.raw)

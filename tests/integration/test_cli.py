@@ -140,8 +140,8 @@ def test_backlog_goes_on_until_ctrl_c(redis_url: str) -> None:
         _, errors = watching.communicate(timeout=WITHIN_S)
         assert (watching.returncode, errors) == (130, "")
     assert looks[0]["now_ms"] < looks[1]["now_ms"] < looks[2]["now_ms"]
-    assert looks[0]["per_second"] is None
-    assert looks[2]["per_second"] == {"enqueued": 0.0, "finished": 0.0}
+    assert looks[0]["rates"] is None
+    assert (looks[2]["rates"]["enqueued_per_s"], looks[2]["rates"]["finished_per_s"]) == (0.0, 0.0)
 
 
 def test_backlog_shows_rates(redis_url: str) -> None:

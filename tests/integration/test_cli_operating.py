@@ -83,7 +83,7 @@ def test_backlog_says_why(redis_url: str) -> None:
     streamfleet(redis_url, "enqueue", "--prompt", "hi", "--lane", "high")
     assert "high: will be late: no worker is alive" in streamfleet(redis_url, "backlog").stdout
     seen = json.loads(streamfleet(redis_url, "backlog", "--json").stdout)
-    assert {row["lane"]: row["cause"] for row in seen["lateness"]}["high"] == "no_worker"
+    assert {row["lane"]: row["cause"] for row in seen["lanes"]}["high"] == "no_worker"
     streamfleet(redis_url, "pause", "high")
     assert "it has been paused for" in streamfleet(redis_url, "backlog").stdout
 

@@ -15,10 +15,10 @@ from streamfleet.common.keys import GROUP, NOBODY, Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.operator import request_location
-from streamfleet.operator.commands.trace import unknown
 from streamfleet.operator.commands.trace_view import page
+from streamfleet.operator.json_view import trace_object
 from streamfleet.operator.request_location import Trace, trace
-from streamfleet.operator.request_trace import TraceSummary, as_json_value, summarize
+from streamfleet.operator.request_trace import TraceSummary, not_found, summarize
 from streamfleet.producer.client import Client
 from tests.broker import Broker
 
@@ -54,12 +54,12 @@ async def claim(broker: Broker, worker: str = "w1") -> Claim:
 async def summary(broker: Broker, name: str) -> TraceSummary:
     found = await trace(broker, name)
     assert page(found)
-    json.dumps(as_json_value(found), allow_nan=False)
+    json.dumps(trace_object(found), allow_nan=False)
     return summarize(found)
 
 
 async def value(broker: Broker, name: str) -> dict[str, Any]:
-    return as_json_value(await trace(broker, name))
+    return trace_object(await trace(broker, name))
 
 
 async def test_before_a_worker_ever_came(broker: Broker, client: Client) -> None:
@@ -189,7 +189,7 @@ async def test_the_search_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyP
         await add(broker, id=f"r-{number}")
     found = await trace(broker, "r-8")
     assert not found.known
-    assert unknown(found) == (
+    assert not_found(found) == (
         "request r-8: no client enqueued it, or it is long gone; nor is it among the 5 entries that were looked at of "
         "9; if it was put in by a plain XADD, ask by <lane>:<stream id>"
     )
@@ -201,7 +201,7 @@ async def test_the_search_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyP
 async def test_nobody_knows_it(broker: Broker, name: str) -> None:
     found = await trace(broker, name)
     assert not found.known
-    assert "\x1b" not in unknown(found)
+    assert "\x1b" not in not_found(found)
 
 
 async def test_one_whose_entry_was_deleted_by_hand(broker: Broker, client: Client) -> None:
@@ -209,7 +209,7 @@ async def test_one_whose_entry_was_deleted_by_hand(broker: Broker, client: Clien
     record = await broker.record("r-1")
     assert record is not None
     await broker.connection.command("XDEL", broker.keys.lane("high"), record.partition(":")[2])
-    assert "somebody deleted it by hand" in unknown(await trace(broker, "r-1"))
+    assert "somebody deleted it by hand" in not_found(await trace(broker, "r-1"))
 
 
 async def test_odd_scores_and_tries_break_nothing(broker: Broker) -> None:
@@ -231,5 +231,5 @@ async def test_an_unknown_field_is_shown_before_and_after_the_end(broker: Broker
     assert await broker.cancel(name)
     found = await trace(broker, name)
     assert summarize(found).warnings == expected
-    assert "did you mean" in str(as_json_value(found)["warnings"])
+    assert "did you mean" in str(trace_object(found)["warnings"])
     assert "did you mean" in page(found)

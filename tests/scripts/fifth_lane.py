@@ -8,9 +8,9 @@ import sys
 from streamfleet.common.broker.types import Lease
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.request_parameters import Bounds, read_parameters
-from streamfleet.gateway.ui.overview import overview
 from streamfleet.operator.exporter.families import families
 from streamfleet.operator.exporter.view import view
+from streamfleet.operator.json_view import queue_object
 from streamfleet.operator.snapshot import read_queue, take_snapshot
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, submission
@@ -80,7 +80,7 @@ async def shown_to_operators(queue: Queue) -> None:
     labels = [sample.labels for metric in metrics for sample in metric.samples]
     assert {label["lane"] for label in labels if "lane" in label} == set(LANES)
     snapshot = await take_snapshot(queue.broker)
-    assert [row["lane"] for row in overview(snapshot, None, {})["lanes"]] == list(LANES)
+    assert [row["lane"] for row in queue_object(snapshot, None)["lanes"]] == list(LANES)
 
 
 def taken_by_the_gateway(last: Lane) -> None:

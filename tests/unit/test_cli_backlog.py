@@ -14,7 +14,8 @@ from streamfleet.common.protocol import Lane
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Ranked, Sample
 from streamfleet.operator.commands.backlog_view import render
 from streamfleet.operator.fleet import worker_views
-from streamfleet.operator.snapshot import DELAYED_AT_MOST, LaneView, Rates, Snapshot, lane_views, rates
+from streamfleet.operator.rates import Rates
+from streamfleet.operator.snapshot import DELAYED_AT_MOST, LaneView, Snapshot, lane_views
 
 NOW = 1_000_000
 
@@ -83,13 +84,10 @@ def test_workers_are_those_who_speak_and_those_who_hold_something() -> None:
     ]
 
 
-def test_rates() -> None:
-    assert rates(snapshot(NOW, 100), snapshot(NOW + 2_000, 160)) == Rates(30.0, 15.0)
-    assert rates(snapshot(NOW), snapshot(NOW)) is None
-
-
 def test_a_picture() -> None:
-    text = shown(snapshot(accepted=10, workers={"[w]": {"state": "ready", "seen_ms": NOW}}), Rates(1.5, 2.0))
+    text = shown(
+        snapshot(accepted=10, workers={"[w]": {"state": "ready", "seen_ms": NOW}}), Rates(1, 1.5, 2.0, {}, 0, 0)
+    )
     for part in ("critical", "[w]", "ready", "accepted 10", "5 succeeded", "1.5 enqueued/s, 2.0 finished/s"):
         assert part in text
     assert "while any wait, 4.5 taken/s" in shown(replace(snapshot(), pace_per_s=4.5))

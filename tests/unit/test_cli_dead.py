@@ -80,14 +80,14 @@ def test_reads_whatever_stands_there(error: bytes) -> None:
     letter = read_letter("1-0", LETTER | {b"_error": error, b"_attempts": b"many", b"body": b"\xff\xfe"})
     assert letter.attempts == 0
     assert "body: \\xff\\xfe" in page(letter)
-    json.dumps(as_json_value(letter))
+    json.dumps(as_json_value(letter, NOW))
 
 
 def test_says_which_workers_it_took_along() -> None:
     letter = read_letter("1-0", LETTER | {b"_workers": b"w1 w2"})
     assert letter.workers == ("w1", "w2")
     assert "lost with    w1, w2" in page(letter)
-    assert as_json_value(letter)["workers"] == ["w1", "w2"]
+    assert as_json_value(letter, NOW)["workers"] == ["w1", "w2"]
 
 
 def test_a_terminal_shows_control_characters_and_does_not_obey_them() -> None:

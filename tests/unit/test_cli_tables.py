@@ -24,7 +24,8 @@ from streamfleet.operator.plan import view as plan_view
 from streamfleet.operator.plan.figures import Figures
 from streamfleet.operator.plan.profile import EngineProfile
 from streamfleet.operator.plan.size import Sized
-from streamfleet.operator.snapshot import Rates, Snapshot, lane_views
+from streamfleet.operator.rates import Rates
+from streamfleet.operator.snapshot import Snapshot, lane_views
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 
 NOW_MS = 1_790_000_000_000
@@ -65,7 +66,7 @@ def backlog() -> RenderableType:
     lanes = lane_views(Audit({}, 3_184, 0, 0, [counts, *empty]), sample, 300_000)
     ended = {"succeeded": 1_234_567, "failed": 12, "expired": 345, "dead": 6}
     view = Snapshot("summaries", NOW_MS, lanes, workers(), 12, 6, 1_358_000, ended)
-    return backlog_view.render(view, Rates(12.5, 10.0))
+    return backlog_view.render(view, Rates(1, 12.5, 10.0, {}, 0, 0))
 
 
 def dead_letters() -> RenderableType:

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from streamfleet.common.replies import description
-from streamfleet.operator.commands.workers_view import as_json_values, render, summary
+from streamfleet.operator.commands.workers_view import render, summary
 from streamfleet.operator.fleet import WorkerView, worker_views
+from streamfleet.operator.json_view import worker_object
 
 NOW = 1_000_000_000
 GOOD = {"state": "ready", "engine": "vllm", "models": ["/models/small"], "slots": 32, "version": "0.1.0"}
@@ -49,7 +50,7 @@ def test_kv_use_and_mean_batch(told: dict[str, Any], cells: list[str], values: t
     found = views({**GOOD, "seen_ms": NOW, **told})
     row = next(line for line in shown(found).splitlines() if line.strip().startswith("w1")).split()
     assert row[row.index("0/32") + 1 :][:2] == cells
-    (value,) = as_json_values(found)
+    value = worker_object(found[0])
     assert (value["kv_use"], value["mean_batch"]) == values
 
 
@@ -72,7 +73,7 @@ def test_silent_ones_are_shown_while_they_hold_something() -> None:
         "no worker is alive: start one with `streamfleet worker`; 1 silent without requests left out"
     )
     assert "w1" not in shown([idle])
-    assert [worker["name"] for worker in as_json_values([idle])] == ["w1"]
+    assert worker_object(idle)["name"] == "w1"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_terminal_is_neither_told_what_to_do_nor_coloured(field: str) -> None:
     assert not set(text) & {"\x1b", "\x07", "\x9b"}
     assert not any(line.startswith("w2 ready") for line in map(str.strip, text.splitlines()))
     assert "[red]no[/red]" in text.replace("\n", "").replace(" ", "")
-    json.loads(json.dumps(as_json_values(views({**GOOD, field: evil})), allow_nan=False))
+    json.dumps(worker_object(views({**GOOD, field: evil})[0]), ensure_ascii=False, allow_nan=False).encode()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_terminal_is_neither_told_what_to_do_nor_coloured(field: str) -> None:
 def test_what_is_no_description_breaks_nothing(text: bytes) -> None:
     found = worker_views({"w1": description(text)}, {"w1": {"low": 1}}, NOW)
     assert "w1" in shown(found)
-    json.dumps(as_json_values(found), allow_nan=False)
+    json.dumps([worker_object(each) for each in found], allow_nan=False)
 
 
 def test_a_book_is_cut_short() -> None:

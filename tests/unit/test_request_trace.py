@@ -15,8 +15,9 @@ from streamfleet.operator.broker.inspecting import EntryDetails, read_entry_name
 from streamfleet.operator.commands.trace_view import page
 from streamfleet.operator.dead_letters import read_letter
 from streamfleet.operator.fleet import WorkerView
+from streamfleet.operator.json_view import trace_object
 from streamfleet.operator.request_location import Place, Search, Trace
-from streamfleet.operator.request_trace import Attempts, as_json_value, deadline_ms, read_tries, summarize
+from streamfleet.operator.request_trace import Attempts, deadline_ms, read_tries, summarize
 
 CAME = 1_790_000_000_000
 NOW = CAME + 40_000
@@ -99,7 +100,7 @@ def test_a_page_after_the_end() -> None:
         "tenant        acme",
     ):
         assert line in text.splitlines()
-    value = as_json_value(trace)
+    value = trace_object(trace)
     assert (value["state"], value["left_ms"], value["dead_letter"], value["notified"]) == (
         "failed",
         -1,
@@ -145,7 +146,7 @@ def test_nobody_breaks_out_of_a_page() -> None:
     text = page(trace)
     assert not set(text) & {"\x1b", "\x07"}
     assert sum(line.startswith("now ") for line in text.splitlines()) == 1
-    json.dumps(as_json_value(trace), allow_nan=False)
+    json.dumps(trace_object(trace), ensure_ascii=False, allow_nan=False).encode()
 
 
 def test_entry_names() -> None:

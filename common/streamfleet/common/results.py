@@ -80,6 +80,11 @@ class Result:
         """Tokens of the prompt that the engine took from its prefix cache; 0 if it does not tell."""
         return cached_tokens(self.usage or {})
 
+    def moment(self, name: str) -> int | None:
+        """A time among its fields, epoch ms; None if it is missing or no number."""
+        said = self.fields.get(name, "")
+        return int(said) if said.isascii() and said.isdigit() and len(said) <= 16 else None
+
     def raise_for_status(self) -> Result:
         """Return itself if it succeeded.
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from streamfleet.common.durations import in_words
 from streamfleet.common.protocol import Lane
@@ -61,10 +60,6 @@ class Lateness:
         """One line for people, without the lane's name."""
         state = "late: " if self.late else "will be late: " if self.will_be else ""
         return state + self.text
-
-    def to_json(self) -> dict[str, Any]:
-        """The lateness as JSON values."""
-        return asdict(self)
 
 
 def lateness(snapshot: Snapshot) -> list[Lateness]:

@@ -183,10 +183,10 @@ async def _letter(broker: OperatorBroker, known: StoredRequest) -> DeadLetter | 
     result = known.result
     if result is None or result.status in ("succeeded", "cancelled"):
         return None
-    finished = result.fields.get("finished_ms", "")
-    if not (finished.isascii() and finished.isdigit()) or len(finished) > 15:
+    finished_ms = result.moment("finished_ms")
+    if finished_ms is None:
         return None
-    first, size = str(max(0, int(finished) - LETTER_SLACK_MS)), 0
+    first, size = str(max(0, finished_ms - LETTER_SLACK_MS)), 0
     async for letter_id, fields in broker.entries_between(broker.keys.dead, first, "+", MOST_LETTERS):
         letter = read_letter(letter_id, fields)
         if letter.request_id == result.id:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from streamfleet.common.durations import in_words
 from streamfleet.common.envelope import CARRIED, unknown_fields
 from streamfleet.common.keys import NOBODY
+from streamfleet.operator.commands.plain import plain
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.request_location import Place, Trace
 
 NO_DEADLINE_MS = 9 * 10**15
+MOST_NAME = 200
 _DIGITS = re.compile(rb"[0-9]{1,16}")
 _TRIES = re.compile(r"([0-9]{1,9})((?: [!-~]+)*)")
 
@@ -74,6 +75,25 @@ def summarize(trace: Trace) -> TraceSummary:
         body_bytes=len(fields.get(b"body", b"")) if fields else None,
         warnings=(result.warnings if result else ()) or tuple(warning for _, warning in unknown_fields(fields)),
     )
+
+
+def not_found(trace: Trace) -> str:
+    """Reason why nothing was found, and what to try."""
+    name = plain(trace.asked[:MOST_NAME])
+    if trace.recorded:
+        return (
+            f"request {name} was enqueued, but its entry is gone and it has no result: somebody deleted it by hand. "
+            "`streamfleet audit --repair` ends it"
+        )
+    if trace.search is None:
+        return (
+            f"request {name}: no such entry in its lane, and no result under this name. It never was there, or it is "
+            "long gone; if it had an id of its own, ask by that"
+        )
+    looked = f"nor is it among the {trace.search.looked_at} entries that were looked at"
+    if trace.search.looked_at < trace.search.outstanding:
+        looked += f" of {trace.search.outstanding}; if it was put in by a plain XADD, ask by <lane>:<stream id>"
+    return f"request {name}: no client enqueued it, or it is long gone; {looked}"
 
 
 def deadline_ms(fields: Mapping[bytes, bytes], enqueued_ms: int | None) -> int | None:
@@ -145,8 +165,7 @@ def _told(trace: Trace, fields: Mapping[str, str]) -> dict[str, bool]:
 def _enqueued_ms(trace: Trace) -> int | None:
     if trace.place is not None:
         return _id_ms(trace.place.stream_id)
-    said = trace.result.fields.get("enqueued_ms", "") if trace.result else ""
-    return int(said) if said.isascii() and said.isdigit() and len(said) <= 16 else None
+    return trace.result.moment("enqueued_ms") if trace.result else None
 
 
 def _id_ms(stream_id: str) -> int:
@@ -163,40 +182,3 @@ def _text(value: bytes) -> str:
 
 def _requests(count: int) -> str:
     return "1 request" if count == 1 else f"{count} requests"
-
-
-def as_json_value(trace: Trace) -> dict[str, Any]:
-    """The trace as JSON values; times in epoch ms."""
-    summary, place, result, letter = summarize(trace), trace.place, trace.result, trace.letter
-    details = place.details if place else None
-    entry = trace.entry or None
-    return {
-        "id": trace.request_id,
-        "state": summary.state,
-        "text": summary.text,
-        "now_ms": trace.now_ms,
-        "entry": entry,
-        "lane": entry.partition(":")[0] if entry else None,
-        "recorded": trace.recorded,
-        "enqueued_ms": summary.enqueued_ms,
-        "deadline_ms": summary.deadline_ms,
-        "left_ms": None if summary.deadline_ms is None else summary.deadline_ms - trace.now_ms,
-        "requests_before": details.before if details else None,
-        "expected_ms": place.wait_ms if place else None,
-        "due_ms": details.due_ms if details else None,
-        "worker": (details.worker if details and details.worker != NOBODY else None)
-        or (result.worker if result else None),
-        "attempt": (details.attempt if details else 0) or (result.attempt if result else 0),
-        "renewed_ms_ago": details.idle_ms if details and details.worker else None,
-        "former_attempts": summary.attempts.former,
-        "lost_with": list(summary.attempts.lost_with),
-        "timings_ms": result.timings._asdict() if result else None,
-        "finished_ms": result.fields.get("finished_ms") if result else None,
-        "error": result.error if result else None,
-        "warnings": list(summary.warnings),
-        "kept_ms": trace.result_ttl_ms,
-        "dead_letter": letter.letter_id if letter else None,
-        "notified": dict(summary.told),
-        **{name: summary.carried.get(name) for name in CARRIED},
-        "looked_through": trace.search.looked_at if trace.search else None,
-    }

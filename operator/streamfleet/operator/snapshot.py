@@ -1,14 +1,13 @@
 """The read model of a queue: `read_queue` reads Redis, `lane_views` counts each lane, for commands, page and exporter.
 
-`take_snapshot` adds the workers; `rates` compares two snapshots.
+`take_snapshot` adds the workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.operator.broker import OperatorBroker
@@ -81,32 +80,14 @@ class Snapshot:
         return sum(lane.outstanding for lane in self.lanes)
 
     @property
+    def running(self) -> int:
+        """Number of requests that workers hold."""
+        return sum(lane.running for lane in self.lanes)
+
+    @property
     def finished(self) -> int:
         """Number of requests that ever ended."""
         return sum(self.ended.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """The snapshot as JSON values."""
-        return asdict(self) | {"outstanding": self.outstanding, "finished": self.finished}
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Requests per second between two snapshots."""
-
-    enqueued: float
-    finished: float
-
-
-def rates(before: Snapshot, after: Snapshot) -> Rates | None:
-    """Rates between two snapshots; None if no time passed."""
-    seconds = (after.now_ms - before.now_ms) / 1000
-    if seconds <= 0:
-        return None
-    return Rates(
-        max(0.0, (after.accepted - before.accepted) / seconds),
-        max(0.0, (after.finished - before.finished) / seconds),
-    )
 
 
 async def take_snapshot(broker: OperatorBroker) -> Snapshot:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfleet.gateway.ui.texts import SHORT_CHARS, error_of, line, line_or_none, passage, reason_of
 from streamfleet.operator.broker import OperatorBroker
-from streamfleet.operator.broker.inspecting import read_entry_name
-from streamfleet.operator.dead_letters import DeadLetter, NotRequeued, read_letter, requeue, requeued_entry
+from streamfleet.operator.dead_letters import DeadLetter, NotRequeued, read_letter, requeue
+from streamfleet.operator.json_view import letter_object
+from streamfleet.operator.texts import SHORT_CHARS, line, passage
 
 MOST_BYTES = 4_194_304
 """Bytes of one page: dead letters contain the request's body."""
@@ -47,30 +47,8 @@ async def read_page(broker: OperatorBroker, before: str | None, limit: int) -> D
 
 
 def dead_letter_object(dead_letter: DeadLetter, now_ms: int) -> dict[str, Any]:
-    """Returns a dead letter as JSON values."""
-    why_not = ""
-    try:
-        requeued_entry(dead_letter, now_ms)
-    except NotRequeued as error:
-        why_not = line(str(error))
-    named = read_entry_name(dead_letter.entry)
-    return {
-        "letter_id": dead_letter.letter_id,
-        "request_id": line(dead_letter.request_id),
-        "status": line(dead_letter.status, 40),
-        "lane": named[0].value if named else None,
-        "entry": line_or_none(dead_letter.entry),
-        "attempts": dead_letter.attempts,
-        "written_ms": dead_letter.written_ms,
-        "workers": [line(name) for name in dead_letter.workers[:16]],
-        "code": line(dead_letter.code) or None,
-        "error": error_of(dead_letter.error),
-        "reason": reason_of(dead_letter.error),
-        "can_requeue": not why_not,
-        "why_not": why_not,
-        "tenant": line_or_none(dead_letter.original.get(b"tenant")),
-        "body": passage(dead_letter.original.get(b"body"), SHORT_CHARS),
-    }
+    """Returns a dead letter as JSON values, with the beginning of its body."""
+    return letter_object(dead_letter, now_ms) | {"body": passage(dead_letter.original.get(b"body"), SHORT_CHARS)}
 
 
 async def requeue_all(broker: OperatorBroker, letter_ids: Sequence[str]) -> list[dict[str, Any]]:

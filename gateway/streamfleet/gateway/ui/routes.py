@@ -1,7 +1,7 @@
 """/ui: the page's files for everybody, its data and actions for operators.
 
-Each handler returns JSON from `session`, `search`, `request_trace` or `dead_letters`. Queue data needs an operator's
-key; where keys are off, only pages of other sites are refused.
+Each handler returns JSON from `session`, `search`, `dead_letters` or `operator.json_view`. Queue data needs an
+operator's key; where keys are off, only pages of other sites are refused.
 
 The files hold nothing secret, so no key is needed for them. The headers keep other sites out of the page; the checks
 keep their forms from acting through a visitor's browser.
@@ -29,10 +29,11 @@ from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, SERVER, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.ui import dead_letters, parameters
-from streamfleet.gateway.ui.request_trace import not_found_text, trace_object
 from streamfleet.gateway.ui.search import search
-from streamfleet.gateway.ui.texts import line
+from streamfleet.operator.json_view import trace_object
 from streamfleet.operator.request_location import Trace, trace
+from streamfleet.operator.request_trace import not_found
+from streamfleet.operator.texts import line
 
 MOST_BODY_BYTES = 65_536
 Handler = Callable[..., Awaitable[dict[str, Any]]]
@@ -271,7 +272,7 @@ async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
     with gateway.ui_session.search_slot():
         found = await trace(await gateway.ui_session.broker(queue), request_id)
     if not found.known:
-        raise ApiError(404, not_found_text(found), "request_not_found", param="id", headers=NOT_AGAIN)
+        raise ApiError(404, not_found(found), "request_not_found", param="id", headers=NOT_AGAIN)
     return found
 
 

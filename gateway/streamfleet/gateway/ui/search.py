@@ -13,11 +13,11 @@ from typing import Any
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.protocol import LANES, Lane, is_request_id
 from streamfleet.common.results import Result
-from streamfleet.gateway.ui.texts import line, line_or_none
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.inspecting import Fields, read_entry_name
 from streamfleet.operator.dead_letters import DeadLetter, read_letter
 from streamfleet.operator.request_location import own_id
+from streamfleet.operator.texts import line, line_or_none
 from streamfleet.producer.status import RUNNING, UNKNOWN, StatusView, look_up
 
 WAITING = "waiting"
@@ -246,8 +246,6 @@ def _dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
 
 def _result_row(result: Result) -> dict[str, Any]:
     said = result.fields
-    enqueued = said.get("enqueued_ms", "")
-    known = enqueued.isascii() and enqueued.isdigit() and len(enqueued) <= 15
     lane = said.get("lane")
     return _row(
         line(result.id),
@@ -255,7 +253,7 @@ def _result_row(result: Result) -> dict[str, Any]:
         lane=lane if lane in LANES else None,
         tenant=line_or_none(said.get("tenant")),
         entry=line_or_none(said.get("entry")),
-        enqueued_ms=int(enqueued) if known else None,
+        enqueued_ms=result.moment("enqueued_ms"),
         worker=line_or_none(result.worker),
     )
 

@@ -18,18 +18,19 @@ from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.errors import LIMITED, ApiError, retry_after
 from streamfleet.gateway.queues import Queues
-from streamfleet.gateway.ui.overview import Head, Next, RateMeter, overview
-from streamfleet.gateway.ui.texts import line, line_or_none
 from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.json_view import queue_object
+from streamfleet.operator.rates import RateMeter
 from streamfleet.operator.request_location import own_id
-from streamfleet.operator.snapshot import take_snapshot
+from streamfleet.operator.snapshot import NO_DEADLINE_MS, take_snapshot
+from streamfleet.operator.texts import line, line_or_none
 from streamfleet.producer.client import Client
 
 REUSE_S = 1.0
 SHOWN_NEXT = 5
 MOST_BYTES = 1_048_576
 """Most bytes of next entries in one reading: an entry contains its body."""
-MOST_HEADS = 512
+MOST_HEADS, MOST_WORKERS = 512, 200
 
 
 class CachedReading:
@@ -86,7 +87,7 @@ class QueueReader:
     def __init__(self, broker: Callable[[], Awaitable[OperatorBroker]]) -> None:
         self._broker = broker
         self._meter = RateMeter()
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[str, dict[str, Any]] = {}
 
     async def read(self) -> dict[str, Any]:
         """Reads the queue, as the page shows it."""
@@ -94,11 +95,20 @@ class QueueReader:
         snapshot = await take_snapshot(broker)
         ready = await broker.next_ready(SHOWN_NEXT)
         await self._read_heads(broker, ready)
-        upcoming = {
-            lane: [Next(stream_id, rank, self._heads.get(f"{lane}:{stream_id}")) for stream_id, rank in some]
-            for lane, some in ready.items()
+        values = queue_object(snapshot, self._meter.add(snapshot))
+        for lane in values["lanes"]:
+            lane["next"] = [self._next(lane["lane"], *each, snapshot.now_ms) for each in ready.get(lane["lane"], ())]
+        return values | {"workers": values["workers"][:MOST_WORKERS], "workers_total": len(snapshot.workers)}
+
+    def _next(self, lane: Lane, stream_id: str, rank_ms: int, now_ms: int) -> dict[str, Any]:
+        """An entry that runs soon, as far as its head was read."""
+        entry = f"{lane}:{stream_id}"
+        return {
+            "entry": entry,
+            "waited_s": max(0.0, (now_ms - int(stream_id.partition("-")[0])) / 1000),
+            "left_s": None if rank_ms > NO_DEADLINE_MS else (rank_ms - now_ms) / 1000,
+            **self._heads.get(entry, {"id": None, "tenant": None, "bytes": None}),
         }
-        return overview(snapshot, self._meter.add(snapshot), upcoming)
 
     async def _read_heads(self, broker: OperatorBroker, ready: Mapping[Lane, Sequence[tuple[str, int]]]) -> None:
         """Read the heads that are not cached: an entry never changes."""
@@ -107,11 +117,12 @@ class QueueReader:
             missing = [stream_id for stream_id, _ in some if f"{lane}:{stream_id}" not in self._heads]
             async for stream_id, fields in broker.entries_of(lane, missing):
                 entry = f"{lane}:{stream_id}"
-                head = Head(
-                    line(own_id(entry, fields)), line_or_none(fields.get(b"tenant")), len(fields.get(b"body", b""))
-                )
-                self._heads[entry] = head
-                size += head.size_bytes
+                self._heads[entry] = {
+                    "id": line(own_id(entry, fields)),
+                    "tenant": line_or_none(fields.get(b"tenant")),
+                    "bytes": len(fields.get(b"body", b"")),
+                }
+                size += len(fields.get(b"body", b""))
                 if size > MOST_BYTES:
                     break
         while len(self._heads) > MOST_HEADS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamfleet.operator.commands.common import (
     AsJson,
@@ -21,10 +21,8 @@ from streamfleet.operator.commands.common import (
 if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
     from streamfleet.operator.broker import OperatorBroker
-    from streamfleet.operator.snapshot import Rates, Snapshot
-
-LOOKS_PER_RATE = 10
-"""Number of looks that a rate covers; the rate of a single second varies too much."""
+    from streamfleet.operator.rates import Rates
+    from streamfleet.operator.snapshot import Snapshot
 
 
 def backlog(
@@ -47,7 +45,7 @@ def backlog(
     streamfleet backlog
     streamfleet backlog --watch
     streamfleet backlog --json | jq .outstanding
-    streamfleet backlog --json | jq '.lateness[] | select(.late)'
+    streamfleet backlog --json | jq '.lanes[] | select(.late)'
     ```
     """
     settings = queue_settings(redis_url, queue)
@@ -88,28 +86,23 @@ async def _watch(settings: QueueSettings, interval_s: float) -> None:
 
 async def _looks(broker: OperatorBroker, interval_s: float) -> AsyncIterator[tuple[Snapshot, Rates | None]]:
     from streamfleet.common.clock import SystemClock
-    from streamfleet.operator.snapshot import rates, take_snapshot
+    from streamfleet.operator.rates import KEPT_MS, RateMeter
+    from streamfleet.operator.snapshot import take_snapshot
 
-    history = [await take_snapshot(broker)]
+    meter = RateMeter(max(KEPT_MS, 3_000 * interval_s))
     while True:
-        yield history[-1], rates(history[0], history[-1])
+        snapshot = await take_snapshot(broker)
+        yield snapshot, meter.add(snapshot)
         await SystemClock().sleep(interval_s)
-        history = [*history[1 - LOOKS_PER_RATE :], await take_snapshot(broker)]
 
 
 async def _print_json(settings: QueueSettings, interval_s: float | None) -> None:
+    from streamfleet.operator.json_view import queue_object
     from streamfleet.operator.snapshot import take_snapshot
 
     async with connected(settings) as broker:
         if interval_s is None:
-            out(json.dumps(_as_json(await take_snapshot(broker))))
+            out(json.dumps(queue_object(await take_snapshot(broker), None)))
             return
         async for snapshot, moving in _looks(broker, interval_s):
-            per_second = None if moving is None else {"enqueued": moving.enqueued, "finished": moving.finished}
-            out(json.dumps(_as_json(snapshot) | {"per_second": per_second}))
-
-
-def _as_json(snapshot: Snapshot) -> dict[str, Any]:
-    from streamfleet.operator.lateness import lateness
-
-    return snapshot.to_json() | {"lateness": [found.to_json() for found in lateness(snapshot)]}
+            out(json.dumps(queue_object(snapshot, moving)))

@@ -10,7 +10,8 @@ from streamfleet.operator.commands.fitted_table import FittedTable
 from streamfleet.operator.commands.plain import cell, one_line
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.lateness import QUIET, lateness
-from streamfleet.operator.snapshot import LaneView, Rates, Snapshot
+from streamfleet.operator.rates import Rates
+from streamfleet.operator.snapshot import LaneView, Snapshot
 
 URGENT_S = 5.0
 

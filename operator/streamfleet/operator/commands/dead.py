@@ -70,7 +70,7 @@ async def _list(settings: QueueSettings, newest: int, reason: str | None, as_jso
         now_ms = await broker.now_ms()
     if as_json:
         for letter in found:
-            out_record(as_json_value(letter))
+            out_record(as_json_value(letter, now_ms))
     elif found:
         from streamfleet.operator.commands.fitted_table import screen
 
@@ -101,8 +101,8 @@ async def _show(settings: QueueSettings, name: str, as_json: bool) -> None:
     from streamfleet.operator.dead_letters import find_letter
 
     async with connected(settings) as broker:
-        letter = await find_letter(broker, name)
-    out(json.dumps(as_json_value(letter), ensure_ascii=False, indent=2) if as_json else page(letter))
+        letter, now_ms = await find_letter(broker, name), await broker.now_ms()
+    out(json.dumps(as_json_value(letter, now_ms), ensure_ascii=False, indent=2) if as_json else page(letter))
 
 
 @dead.command("requeue")

@@ -10,6 +10,7 @@ from streamfleet.common.errors import naming
 from streamfleet.operator.commands.fitted_table import FittedTable
 from streamfleet.operator.commands.plain import cell, plain
 from streamfleet.operator.dead_letters import DeadLetter
+from streamfleet.operator.json_view import letter_object
 
 
 def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
@@ -55,17 +56,10 @@ def page(letter: DeadLetter) -> str:
     return "\n".join(lines)
 
 
-def as_json_value(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter as JSON values; bytes that are not UTF-8 are written as ``\\xff``."""
+def as_json_value(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
+    """A dead letter as JSON values with all its fields; bytes that are not UTF-8 are written as ``\\xff``."""
     return {
-        "letter_id": letter.letter_id,
-        "request_id": letter.request_id,
-        "status": letter.status,
-        "entry": letter.entry,
-        "attempts": letter.attempts,
-        "workers": list(letter.workers),
-        "error": letter.error,
-        "truncated": letter.truncated,
+        **letter_object(letter, now_ms),
         "fields": {plain(name): plain(value) for name, value in letter.original.items()},
     }
 

@@ -45,7 +45,9 @@ def trace(
     """
     found = run(_look(queue_settings(redis_url, queue), request_id))
     if not found.known:
-        fail(unknown(found))
+        from streamfleet.operator.request_trace import not_found
+
+        fail(not_found(found))
     _show(found, as_json)
 
 
@@ -58,27 +60,6 @@ async def _look(settings: QueueSettings, request_id: str) -> Trace:
 
 def _show(found: Trace, as_json: bool) -> None:
     from streamfleet.operator.commands.trace_view import page
-    from streamfleet.operator.request_trace import as_json_value
+    from streamfleet.operator.json_view import trace_object
 
-    out(json.dumps(as_json_value(found), indent=2) if as_json else page(found))
-
-
-def unknown(found: Trace) -> str:
-    """Reason why nothing was found, and what to try."""
-    from streamfleet.operator.commands.plain import plain
-
-    name = plain(found.asked)
-    if found.recorded:
-        return (
-            f"request {name} was enqueued, but its entry is gone and it has no result: somebody deleted it by hand. "
-            "`streamfleet audit --repair` ends it"
-        )
-    if found.search is None:
-        return (
-            f"request {name}: no such entry in its lane, and no result under this name. It never was there, or it is "
-            "long gone; if it had an id of its own, ask by that"
-        )
-    looked = f"nor is it among the {found.search.looked_at} entries that were looked at"
-    if found.search.looked_at < found.search.outstanding:
-        looked += f" of {found.search.outstanding}; if it was put in by a plain XADD, ask by <lane>:<stream id>"
-    return f"request {name}: no client enqueued it, or it is long gone; {looked}"
+    out(json.dumps(trace_object(found), indent=2) if as_json else page(found))

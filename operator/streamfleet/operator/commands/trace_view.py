@@ -77,9 +77,8 @@ def _interrupted(record: str) -> str:
 
 
 def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:
-    finished = result.fields.get("finished_ms", "")
-    if finished.isascii() and finished.isdigit() and len(finished) <= 16:
-        yield "ended", f"{_moment(int(finished))}, {_ago(trace.now_ms, int(finished))}"
+    if (finished_ms := result.moment("finished_ms")) is not None:
+        yield "ended", f"{_moment(finished_ms)}, {_ago(trace.now_ms, finished_ms)}"
     if result.worker:
         yield "written by", f"{result.worker}, attempt {result.attempt}"
     if tokens := result.fields.get("resumed_tokens"):

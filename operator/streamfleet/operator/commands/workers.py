@@ -67,11 +67,11 @@ async def _show(settings: QueueSettings, interval_s: float | None) -> None:
 
 
 async def _json(settings: QueueSettings, interval_s: float | None) -> None:
-    from streamfleet.operator.commands.workers_view import as_json_values
+    from streamfleet.operator.json_view import worker_object
 
     async with connected(settings) as broker:
         async for found in _looks(broker, interval_s):
-            out(json.dumps(as_json_values(found)))
+            out(json.dumps([worker_object(worker) for worker in found]))
 
 
 async def _looks(broker: OperatorBroker, interval_s: float | None) -> AsyncIterator[list[WorkerView]]:

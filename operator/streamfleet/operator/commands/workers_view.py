@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -34,19 +32,6 @@ def summary(workers: Sequence[WorkerView], left_out: int) -> str:
     if silent:
         line += f"; {silent} silent with requests, which others take over when the lease is over"
     return line + (f"; {left_out} silent without requests left out" if left_out else "")
-
-
-def as_json_values(workers: Sequence[WorkerView]) -> list[dict[str, Any]]:
-    """All workers as JSON values."""
-    return [
-        {
-            **{name: value for name, value in asdict(worker).items() if name != "fields"},
-            "alive": worker.alive,
-            "takes_requests": worker.takes_requests,
-            "why_not": worker.why_not or None,
-        }
-        for worker in workers
-    ]
 
 
 def _table(workers: Sequence[WorkerView]) -> FittedTable:

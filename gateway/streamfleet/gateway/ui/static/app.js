@@ -44,8 +44,8 @@ function showOverview(overview) {
   const resting = restingText(overview.lanes);
   show(byId("stopped"), resting !== "");
   put(byId("stopped-text"), resting);
-  show(byId("pause-all"), overview.paused !== "all");
-  hearOfDead(overview.totals.dead_letters);
+  show(byId("pause-all"), overview.lanes.some((lane) => lane.paused_s === null));
+  hearOfDead(overview.dead_letters);
   offerLanes(overview.lanes);
   if (route.view !== "fleet") return showCharts(overview);
   showTiles(overview);
@@ -57,12 +57,13 @@ function showOverview(overview) {
 /** Says aloud what somebody would want to hear: not every figure that moves. */
 function tellChanges(before, after) {
   if (!before || before.queue !== after.queue) return;
+  const resting = (overview) => restingText(overview.lanes, true);
   const ready = (overview) => overview.workers.filter((worker) => worker.takes_requests).length;
-  const dead = after.totals.dead_letters - before.totals.dead_letters;
+  const dead = after.dead_letters - before.dead_letters;
   const news = [
     ready(before) !== ready(after) ? `${many(ready(after), "worker")} ready.` : "",
     dead > 0 ? `${many(dead, "new dead letter")}.` : "",
-    before.paused !== after.paused ? restingText(after.lanes, true) || "No lane is paused." : "",
+    resting(before) !== resting(after) ? resting(after) || "No lane is paused." : "",
   ].filter(Boolean);
   if (news.length) whisper(news.join(" "));
 }

@@ -29,8 +29,7 @@ export function wireCharts() {
 export function showCharts(overview) {
   const history = histories.get(overview.queue) ?? new History();
   histories.set(overview.queue, history);
-  const { rates, totals, ended, now_ms } = overview;
-  const { accepted, finished } = totals;
+  const { rates, accepted, finished, ended, now_ms } = overview;
   history.add({ at_ms: now_ms, accepted, finished, ended, latency: rates?.latency ?? null });
   showThroughput(history);
   showLatency(history);

@@ -1,4 +1,4 @@
-"""Untrusted bytes as bounded text for the page, so that hostile content breaks no answer. Pure.
+"""Untrusted bytes as bounded text for `json_view`, so that hostile content breaks no answer. Pure.
 
 Every text that comes from Redis passes through here before it is shown.
 """
@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common import jsontext
+from streamfleet.common.envelope import MAX_META_BYTES
 from streamfleet.common.results import cached_tokens
 from streamfleet.operator.commands.plain import plain
 
-MOST_CHARS, SHORT_CHARS, LINE_CHARS = 65_536, 2_048, 1_024
+MOST_CHARS, SHORT_CHARS, LINE_CHARS = 65_536, 2_048, MAX_META_BYTES
 """Most characters of a body or a result; of one in a list; of a field."""
 MOST_FIELDS = 32
 MOST_COUNT = 2**53
