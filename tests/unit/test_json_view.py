@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+import zlib
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +100,7 @@ def test_pressure_never_falls_and_never_exceeds_what_is_there(lefts: list[float]
 
 def test_workers_that_say_odd_things_are_shown_as_text() -> None:
     words = {
+        "fields": b64encode(zlib.compress(b'{"/v1/completions": "prompt seed"}')).decode(),
         "state": "\ud800<b>",
         "models": ["<script>\x00", 7],
         "unready": "\ud800" * 9,
