@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
@@ -89,6 +91,18 @@ def test_every_source_root_is_in_the_wheel(pyproject: dict[str, Any]) -> None:
 def test_client_needs_no_engine(pyproject: dict[str, Any], engine: str) -> None:
     needed = {re.split(r"[^A-Za-z0-9_-]", line)[0] for line in pyproject["project"]["dependencies"]}
     assert engine not in needed
+
+
+def test_a_client_loads_itself_alone() -> None:
+    """Nothing of a gateway, a worker or an operator, and none of their libraries."""
+    code = (
+        "import sys; from streamfleet.producer import Client\n"
+        "ours = {name.split('.')[1] for name in sys.modules if name.startswith('streamfleet.')}\n"
+        "assert ours == {'common', 'producer'}, ours\n"
+        "heavy = {'typer', 'httpx', 'fastapi', 'uvicorn', 'vllm'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_installed_metadata_says_the_same(pyproject: dict[str, Any]) -> None:
