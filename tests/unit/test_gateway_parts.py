@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common import errors as common
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
+from streamfleet.common.numbers import USUAL_OUTPUT
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, SCORE, Lane, Status
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import load
@@ -41,7 +42,6 @@ from streamfleet.gateway.errors import (
 from streamfleet.gateway.models import REUSE_S, Chosen, Models, announced_models
 from streamfleet.gateway.token_budget import (
     UNTOLD_CONTEXT,
-    USUAL_OUTPUT,
     Demand,
     Reservation,
     expected_tokens,

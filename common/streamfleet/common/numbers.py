@@ -18,6 +18,13 @@ MOST_TOKENS = 10_000_000
 """No sequence holds more; a body may claim any number."""
 DEFAULT_COMPLETION = 16
 """Output tokens of a completion that names no limit, by OpenAI's API."""
+BYTES_PER_TOKEN = 4
+"""Rough English text per token, until `usage` tells how far it is off."""
+DENSE_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 3, 16
+"""Bounds of that: a prompt rarely has more tokens than one for each 3 bytes, and one does not fit that has more than 16
+bytes for each token that fits."""
+USUAL_OUTPUT = 256
+"""Output tokens of a sequence that sets no limit, as a guess until some have ended."""
 LIMIT_FIELDS = {
     CHAT: ("max_completion_tokens", "max_tokens"),
     COMPLETIONS: ("max_tokens",),

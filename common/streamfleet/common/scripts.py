@@ -31,6 +31,13 @@ from itertools import groupby
 
 from streamfleet.common.envelope import CARRIED, KNOWN, MAX_META_BYTES, MAX_NAME_CHARS
 from streamfleet.common.limits import DEFAULTS
+from streamfleet.common.numbers import (
+    BYTES_PER_TOKEN,
+    DEFAULT_COMPLETION,
+    LIMIT_FIELDS,
+    MOST_TOKENS,
+    USUAL_OUTPUT,
+)
 from streamfleet.common.protocol import LANES
 
 PACKAGE = "streamfleet.common"
@@ -97,8 +104,15 @@ local TABLES = {{
   limits = {_lua(DEFAULTS | {"lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES})},
 }}
 """
-"""The shared part `tables`, which is no file."""
-TABLES_PATH = "lib/tables.lua"
+TOKENS = f"""\
+-- Tokens of text and of outputs, from numbers.py.
+local TOKENS = {{
+  bytes = {BYTES_PER_TOKEN}, output = {USUAL_OUTPUT}, default = '{DEFAULT_COMPLETION}', most = {MOST_TOKENS},
+  limits = {_lua({f"[{json.dumps(endpoint)}]": names for endpoint, names in LIMIT_FIELDS.items()})},
+}}
+"""
+MADE = {"lib/tables.lua": TABLES, "policies/token_table.lua": TOKENS}
+"""Parts of scripts that are no files."""
 
 
 def add(package: str, verbs: Sequence[str]) -> None:
@@ -273,9 +287,9 @@ class _Parts:
 
     def _path(self, name: str, folders: Sequence[str] = ("lib", *FOLDERS)) -> str:
         paths = [f"{folder}/{name}.lua" for folder in folders]
-        return next((path for path in paths if path == TABLES_PATH or self._folder.joinpath(path).is_file()), paths[-1])
+        return next((path for path in paths if path in MADE or self._folder.joinpath(path).is_file()), paths[-1])
 
     def _read(self, path: str) -> str:
-        if path == TABLES_PATH:
-            return TABLES
+        if path in MADE:
+            return MADE[path]
         return self._folder.joinpath(*path.split("/")).read_text("utf-8")

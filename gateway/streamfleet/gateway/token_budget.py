@@ -17,7 +17,7 @@ import structlog
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.numbers import output_limit, sequences, whole
+from streamfleet.common.numbers import BYTES_PER_TOKEN, USUAL_OUTPUT, output_limit, sequences, whole
 from streamfleet.common.protocol import RERANK, SCORE, Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller, over_token_limit
@@ -25,7 +25,6 @@ from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, Reserv
 from streamfleet.gateway.queues import Queues
 
 log = structlog.get_logger(__name__)
-BYTES_A_TOKEN = 4
 SWEEP_S = 1.0
 CHECK_MS = 30_000
 """Time between two checks of an open reservation; shorter if results live for less than twice as long."""
@@ -33,8 +32,6 @@ SOON_MS = 500
 UNKNOWN_MS = 30_000
 """After this time since it was sent, a request unknown to its queue is counted as lost."""
 SWEPT_AT_ONCE = 100
-USUAL_OUTPUT = 256
-"""Output tokens of a sequence without a limit that nobody counted, if no more were seen."""
 UNTOLD_CONTEXT = 8_192
 """Tokens of a sequence at most, where the workers of a queue do not say it."""
 _PAIRS = {
@@ -72,7 +69,7 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, con
         context: tokens of a sequence at most; None if unknown.
     """
     read = body_bytes + _read_again(endpoint, body)
-    prompt = max(read // BYTES_A_TOKEN + 1, _listed(body.get("prompt")), _listed(body.get("input")))
+    prompt = max(read // BYTES_PER_TOKEN + 1, _listed(body.get("prompt")), _listed(body.get("input")))
     choices = max(whole(body.get("n")) or 1, whole(body.get("best_of")) or 1)
     several = sequences({"n": choices, "prompt": body.get("prompt")})
     limit = output_limit(body, endpoint)
@@ -128,7 +125,7 @@ def used_tokens(result: Result, reserved: Reservation | Due) -> int | None:
 
 def _seen(result: Result) -> int:
     """Tokens that were seen of a run's output: its chunks, or four bytes each of its answer."""
-    return max(_count(result.fields.get("streamed")), len(result.fields.get("response", "")) // BYTES_A_TOKEN)
+    return max(_count(result.fields.get("streamed")), len(result.fields.get("response", "")) // BYTES_PER_TOKEN)
 
 
 class TokenBudget:

@@ -14,14 +14,13 @@ from typing import Any
 import structlog
 
 from streamfleet.common import metrics
-from streamfleet.common.numbers import MOST_TOKENS, output_limit
+from streamfleet.common.numbers import BYTES_PER_TOKEN, MOST_TOKENS, output_limit
 from streamfleet.common.protocol import LANES, Lane, Request, Status, decode
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import (
-    BYTES_PER_TOKEN,
     POOLING,
     Demand,
     Load,

@@ -12,14 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamfleet.common.numbers import MOST_TOKENS, output_limit, sequences
+from streamfleet.common.numbers import (
+    BYTES_PER_TOKEN,
+    MOST_BYTES_PER_TOKEN,
+    MOST_TOKENS,
+    USUAL_OUTPUT,
+    output_limit,
+    sequences,
+)
 from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
 from streamfleet.worker.engine.base import Capacity
 
-BYTES_PER_TOKEN = 4
-"""Rough English text per token, until `usage` tells how far it is off."""
-LEAST_RATIO, MOST_RATIO = 1 / 4, 4.0
-"""Bounds of that correction: 16 bytes for each token, and one byte."""
+LEAST_RATIO, MOST_RATIO = BYTES_PER_TOKEN / MOST_BYTES_PER_TOKEN, float(BYTES_PER_TOKEN)
+"""Bounds of the correction of `BYTES_PER_TOKEN` by `usage`: 16 bytes for each token, and one byte."""
 SMOOTHING = 0.05
 GUESS_TOKEN_S = 0.1
 """A slow engine's pace. A worker that took it for unknown would let no request with a deadline give way in its first
@@ -29,8 +34,6 @@ PACE_S = 1_000.0
 PACE_TOKENS, LEAST_OUTPUT = 50_000.0, 16
 """Output tokens over which the pace of writing is measured, and the fewest of a sequence that tell it: shorter runs are
 mostly read or wait."""
-TYPICAL_OUTPUT = 256
-"""Output tokens of a choice that sets no limit, as a guess until some have ended."""
 POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES}
 """Endpoints that generate nothing: each input is a sequence that is only read."""
 _SCORED = ("query", "queries", "text_1", "text_2", "data_1", "data_2", "documents", "items")
@@ -89,7 +92,7 @@ class Typical:
         self.tokens = float(Demand().tokens)
         self.prompt_ratio = 1.0
         self.token_s = GUESS_TOKEN_S
-        self.output = float(TYPICAL_OUTPUT)
+        self.output = float(USUAL_OUTPUT)
         self._seen = self._unlimited = 0
         self._ran_s = self._made = 0.0
         self._written = self._speed = 0.0
@@ -151,7 +154,7 @@ def estimate(
     longest: int | None,
     endpoint: str = CHAT,
     prompt_ratio: float = 1.0,
-    usual_output: int = TYPICAL_OUTPUT,
+    usual_output: int = USUAL_OUTPUT,
 ) -> Demand:
     """Expected demand of a body: its prompt by its size, and for each choice its output limit or the usual output.
 

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common.errors import Conflict, InvalidRequest, StreamfleetError
+from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
@@ -43,7 +44,7 @@ from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
 from streamfleet.gateway.simple.prompts import has_results, outputs_of, results_of
-from streamfleet.gateway.token_budget import BYTES_A_TOKEN, TokenBudget
+from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
@@ -199,7 +200,7 @@ class Batching:
         for most in FORGOTTEN:
             code, batch_id = await self.broker.add_batch(
                 record,
-                most_bytes=settings.gateway_batch_tokens_per_tenant * BYTES_A_TOKEN,
+                most_bytes=settings.gateway_batch_tokens_per_tenant * BYTES_PER_TOKEN,
                 naming=naming,
                 kept_ms=window_ms + settings.gateway_file_ttl_ms,
                 most_open=settings.gateway_batches_open_per_tenant,
@@ -224,7 +225,7 @@ class Batching:
 
     async def _quota_error(self, file_id: str, most_tokens: int) -> ApiError:
         file = await self.files.broker.file(file_id)
-        alone = file is not None and file.bytes > most_tokens * BYTES_A_TOKEN
+        alone = file is not None and file.bytes > most_tokens * BYTES_PER_TOKEN
         return input_too_large(most_tokens) if alone else over_token_quota(most_tokens)
 
     async def list_batches(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:

@@ -14,21 +14,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.numbers import OUTPUT_LIMITS, output_limit, sequences
+from streamfleet.common.numbers import (
+    DENSE_BYTES_PER_TOKEN,
+    MOST_BYTES_PER_TOKEN,
+    OUTPUT_LIMITS,
+    USUAL_OUTPUT,
+    output_limit,
+    sequences,
+)
 from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
 from streamfleet.worker.cost.grammars import GUIDED, check_grammars, translate_guided
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
-from streamfleet.worker.cost.prompts import BYTES_PER_TOKEN, check_prompt, readable_bytes
+from streamfleet.worker.cost.prompts import check_prompt, readable_bytes
 from streamfleet.worker.cost.shape import check_forms, check_shape
-from streamfleet.worker.credit import TYPICAL_OUTPUT, Demand, demand_of, estimate
+from streamfleet.worker.credit import Demand, demand_of, estimate
 
 # These fields are the worker's own: a result is one whole response, and lane and deadline set the order in the engine.
 NOT_FOR_THE_ENGINE = frozenset(
     {"stream", "stream_options", "background", "priority", "request_id", "kv_transfer_params", "ec_transfer_params"}
 )
-# A prompt rarely has more than one token for this many bytes. A wrong estimate can cut off the end of an answer.
-_DENSE_BYTES_PER_TOKEN = 3
 # Fields that the fast path takes. Each holds one value, and no value costs more than another.
 _SCALARS = frozenset(
     {*OUTPUT_LIMITS, "model", "temperature", "top_p", "top_k", "min_p", "seed", "user", "ignore_eos", "stream"}
@@ -68,7 +73,7 @@ def checked_demand(
     longest: int | None = None,
     endpoint: str = "",
     prompt_ratio: float = 1.0,
-    usual_output: int = TYPICAL_OUTPUT,
+    usual_output: int = USUAL_OUTPUT,
 ) -> Demand:
     """Check the cost of a body, as `check_cost` does, and return its demand on the engine.
 
@@ -101,7 +106,7 @@ def is_plain(body: Mapping[str, Any], size: int, limits: CostLimits, longest: in
         endpoint: OpenAI path of the request.
     """
     name = "messages" if endpoint == CHAT else "prompt"
-    most_bytes = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else size)
+    most_bytes = limits.max_prompt_bytes or (longest * MOST_BYTES_PER_TOKEN if longest else size)
     if endpoint not in (CHAT, COMPLETIONS) or size > most_bytes or len(body) > limits.max_options:
         return False
     for key, value in body.items():
@@ -172,7 +177,7 @@ def _output_cap(body: Mapping[str, Any], endpoint: str, limits: CostLimits, long
         return None  # it cannot exceed the limit; or there is no limit, and only the engine knows what fits
     cap = max(1, most // asked)
     prompt_tokens = sum(len(str(body.get(name, ""))) for name in ("messages", "prompt", "tools"))
-    prompt_tokens //= _DENSE_BYTES_PER_TOKEN
+    prompt_tokens //= DENSE_BYTES_PER_TOKEN  # an estimate that is too small could cut off the end of an answer
     if longest is None or cap + prompt_tokens <= longest:
         return cap
     if asked == 1:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from streamfleet.common.numbers import BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN
 from streamfleet.common.protocol import RESPONSES
 from streamfleet.worker.cost.amounts import INPUTS
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive, too_long
 from streamfleet.worker.cost.shape import is_ordinary, is_tokens
-from streamfleet.worker.credit import BYTES_PER_TOKEN as USUAL_BYTES_PER_TOKEN
 
-BYTES_PER_TOKEN = 16
-"""More text than this for each token that fits is more than fits: English takes 4."""
 _TOKEN_BYTES = 4
 # These fields are read together: as one prompt, or as prompts that share the engine's next step.
 _TOGETHER = (
@@ -61,7 +59,7 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
     for name in (*_TOGETHER, *_EACH):
         for key, value in _strings_and_parts(body.get(name)):
             _check_media(name, key, value, limits)
-    most = limits.max_prompt_bytes or (longest * BYTES_PER_TOKEN if longest else 0)
+    most = limits.max_prompt_bytes or (longest * MOST_BYTES_PER_TOKEN if longest else 0)
     if most:
         _check_bytes(body, most, None if limits.max_prompt_bytes else longest)
 
@@ -90,7 +88,7 @@ def _readable_as(key: str, value: Any) -> int:
         kind = given[5:10].lower()
     elif key != "input_audio" and "://" not in given[:40]:  # only audio comes in base64 without a prefix
         return 0
-    return _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * USUAL_BYTES_PER_TOKEN - len(given)
+    return _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * BYTES_PER_TOKEN - len(given)
 
 
 def _check_features(body: Mapping[str, Any], limits: CostLimits) -> None:

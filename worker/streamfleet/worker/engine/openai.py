@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from streamfleet.common.clock import Clock, SystemClock
-from streamfleet.worker.credit import BYTES_PER_TOKEN
+from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.worker.engine.base import (
     Capacity,
     EngineAborted,

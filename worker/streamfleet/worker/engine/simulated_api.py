@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
+from streamfleet.common.numbers import BYTES_PER_TOKEN, DEFAULT_COMPLETION, LIMIT_FIELDS
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.engine.replies import error_reply
@@ -24,11 +25,6 @@ from streamfleet.worker.engine.replies import error_reply
 MODEL = "simulated"
 SERVED = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)
 _EMBEDDING_SIZE = 32
-_OUTPUT_LIMITS = {
-    CHAT: ("max_completion_tokens", "max_tokens"),
-    COMPLETIONS: ("max_tokens",),
-    RESPONSES: ("max_output_tokens",),
-}
 _MOST_STOPS = 4
 # Field: values that ask for nothing, besides null, false and empty ones.
 _NOT_SIMULATED: dict[str, tuple[object, ...]] = {
@@ -126,9 +122,9 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
         if max(tokens) > max_model_len:
             return _too_long(max(tokens), 0, max_model_len)
         return Plan(request, prompts, sum(tokens), (), ())
-    asked = next((body[name] for name in _OUTPUT_LIMITS[request.endpoint] if body.get(name)), None)
+    asked = next((body[name] for name in LIMIT_FIELDS[request.endpoint] if body.get(name)), None)
     if asked is None and request.endpoint == COMPLETIONS:
-        asked = 16  # the API's own default
+        asked = DEFAULT_COMPLETION
     if max(tokens) + (asked or 1) > max_model_len:
         return _too_long(max(tokens), asked, max_model_len)
     room = asked or max_model_len - max(tokens)
@@ -204,8 +200,8 @@ def usage_so_far(done: Plan, index: int, steps: int) -> dict[str, Any]:
 
 
 def count_tokens(text: str) -> int:
-    """Tokens of a text by the rule of thumb of four bytes each."""
-    return max(1, math.ceil(len(text.encode("utf-8", "surrogatepass")) / 4))
+    """Tokens of a text by the rule of thumb."""
+    return max(1, math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN))
 
 
 def _check_model(body: Mapping[str, Any], models: Sequence[str]) -> EngineReply | None:
