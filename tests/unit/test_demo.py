@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamfleet.cli.demo import model
-from streamfleet.cli.demo.own_process import environment
+from streamfleet.cli.demo.worker_process import environment
 from streamfleet.cli.main import app
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Lane
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
-from streamfleet.worker.engine.simulated import SimulatedEngine
-from streamfleet.worker.engine.simulated_cache import BLOCK_TOKENS, PrefixCache
+from streamfleet.worker.engine.simulated import BLOCK_TOKENS, PrefixCache, SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU
 from tests.clocks import HandClock
 

@@ -7,15 +7,17 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from streamfleet.cli.demo import prompts
+from streamfleet.cli.demo.model import model_folder
 from streamfleet.cli.demo.server import demo_redis
-from streamfleet.cli.demo.worker_process import WorkerProcess, engine_arguments
+from streamfleet.cli.demo.worker_process import WorkerProcess
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES, Lane, Status
@@ -25,14 +27,79 @@ from streamfleet.operator.broker.audit import Audit
 from streamfleet.producer import Client, Handle
 
 STYLES = {"succeeded": "green", "failed": "red", "dead": "red", "expired": "yellow", "cancelled": "yellow"}
+CAPITAL = "capital"
+MALFORMED = "malformed"
+CANCELLED = "cancelled"
+EXPIRED = "expired"
+
+_QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "low",
+        (
+            "Write a sentence about the sea.",
+            "Write a sentence about mountains.",
+            "Write a sentence about a library.",
+            "Write a sentence about rain.",
+            "Write a sentence about bread.",
+            "Write a sentence about a train.",
+            "Write a sentence about winter.",
+        ),
+    ),
+    (
+        "normal",
+        (
+            "Name a colour.",
+            "Name a fruit.",
+            "What does a baker do?",
+            "Is the sun a star?",
+            "How many legs has a spider?",
+        ),
+    ),
+    ("high", ("Say hello in French.", "Name an ocean.", "What is ice made of?", "Name a planet.")),
+    ("critical", ("Name a metal.", "What colour is the sky?", "Say hi.")),
+)
 
 
-def demo(engine: str = "vllm", console: Console | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One request of the demo; ``ttl_ms`` is None for no time limit."""
+
+    id: str
+    lane: str
+    body: dict[str, Any]
+    ttl_ms: int | None = None
+
+
+def _chat(prompt: str, max_tokens: int) -> dict[str, Any]:
+    """A chat request with a deterministic answer."""
+    return {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "temperature": 0}
+
+
+def _plan() -> list[_Planned]:
+    """All lanes and terminal statuses, in about the reverse order of their execution.
+
+    Least urgent lanes come first, and later deadlines first within a lane.
+    """
+    planned = []
+    for lane, questions in _QUESTIONS:
+        for number, question in enumerate(questions, start=1):
+            deadline_ms = 600_000 - 30_000 * number if lane != "low" else None
+            planned.append(_Planned(f"{lane}-{number}", lane, _chat(question, 24), deadline_ms))
+    planned.insert(9, _Planned(CANCELLED, "low", _chat("Nobody wants this answer any more.", 64)))
+    planned.insert(14, _Planned(EXPIRED, "normal", _chat("Too late for this one.", 16), 1))
+    planned.append(
+        _Planned(CAPITAL, "critical", _chat("What is the capital of France? Answer in one word.", 16), 300_000)
+    )
+    return planned
+
+
+def _lanes() -> dict[str, str]:
+    """Lane of each request by its id, including the malformed one, which is not in the plan."""
+    return {MALFORMED: "high", **{item.id: item.lane for item in _plan()}}
+
+
+def demo() -> int:
     """Run the demo from start to end.
-
-    Args:
-        engine: ``vllm``, or ``simulated`` if no vLLM is installed.
-        console: console for the output.
 
     Returns:
         0 if all checks passed; 1 otherwise, with a printed line for each problem.
@@ -40,21 +107,22 @@ def demo(engine: str = "vllm", console: Console | None = None) -> int:
     Raises:
         StreamfleetError: a part is missing or did not start; the message tells the remedy.
     """
-    screen = console or Console()
+    screen = Console()
     screen.rule("[bold]streamfleet demo")
     with demo_redis(os.environ.get("REDIS_URL")) as server:
         screen.print(f"[bold]1/5[/] Redis: {server.described}")
-        arguments = engine_arguments(engine, screen, "2/5")
-        return asyncio.run(_Demo(screen, server.url, engine, arguments).run())
+        model = model_folder(lambda text: screen.print(f"    {text}", style="dim"))
+        screen.print(f"[bold]2/5[/] Model: {model.name}, run by vLLM in the worker's process")
+        return asyncio.run(_Demo(screen, server.url, model).run())
 
 
 class _Demo:
-    def __init__(self, screen: Console, url: str, engine: str, arguments: Sequence[str]) -> None:
-        self._screen, self._url, self._engine = screen, url, engine
+    def __init__(self, screen: Console, url: str, model: Path) -> None:
+        self._screen, self._url = screen, url
         self._queue = f"demo-{secrets.token_hex(3)}"
         self._broker = OperatorBroker(Connection(url), Keys(self._queue))
         self._log_file = Path(tempfile.gettempdir()) / f"streamfleet-{self._queue}.log"
-        self._worker = WorkerProcess(url, self._queue, self._log_file, arguments)
+        self._worker = WorkerProcess(url, self._queue, self._log_file, model)
         self._finished: list[Result] = []
 
     async def run(self) -> int:
@@ -72,14 +140,12 @@ class _Demo:
             await self._broker.close()
 
     async def _enqueue(self, client: Client) -> list[Handle]:
-        handles = [
-            await client.enqueue(item.body, lane=item.lane, id=item.id, ttl_ms=item.ttl_ms) for item in prompts.plan()
-        ]
+        handles = [await client.enqueue(item.body, lane=item.lane, id=item.id, ttl_ms=item.ttl_ms) for item in _plan()]
         # A malformed request, added as from redis-cli.
         lane = self._broker.keys.lane("high")
-        await self._broker.connection.command("XADD", lane, "*", "id", prompts.MALFORMED, "body", "this is not JSON")
-        handles.append(client.handle(prompts.MALFORMED))
-        await client.cancel(prompts.CANCELLED)
+        await self._broker.connection.command("XADD", lane, "*", "id", MALFORMED, "body", "this is not JSON")
+        handles.append(client.handle(MALFORMED))
+        await client.cancel(CANCELLED)
         self._screen.print(
             f"[bold]3/5[/] Enqueued {len(handles)} requests, least urgent first: one malformed, one cancelled, "
             "one that expires\n"
@@ -91,7 +157,7 @@ class _Demo:
 
     async def _watch(self, client: Client, handles: list[Handle]) -> None:
         self._screen.print("[bold]5/5[/] Results, in the order in which they came:\n")
-        lanes = prompts.lanes()
+        lanes = _lanes()
         async for result in client.as_completed(handles, timeout=300):
             self._finished.append(result)
             answer = result.text if result.ok else (result.error or {}).get("message", "")
@@ -107,26 +173,26 @@ class _Demo:
 
     def _verdict(self, audit: Audit) -> int:
         self._screen.print(_summary(self._finished))
-        problems = audit.problems() + check(self._finished, answers_matter=self._engine == "vllm")
+        problems = audit.problems() + _check(self._finished)
         for problem in problems:
             self._screen.print(f"[red]not as it should be:[/] {problem}")
         self._screen.print(audit.line(), highlight=False, soft_wrap=True)
         return 1 if problems or audit.outstanding else 0
 
 
-def check(finished: Sequence[Result], *, answers_matter: bool) -> list[str]:
+def _check(finished: Sequence[Result]) -> list[str]:
     """Results that differ from the demo's promises, one line each."""
     by_id = {result.id: result for result in finished}
     problems = []
     for name, status in (
-        (prompts.MALFORMED, Status.FAILED),
-        (prompts.CANCELLED, Status.CANCELLED),
-        (prompts.EXPIRED, Status.EXPIRED),
-        (prompts.CAPITAL, Status.SUCCEEDED),
+        (MALFORMED, Status.FAILED),
+        (CANCELLED, Status.CANCELLED),
+        (EXPIRED, Status.EXPIRED),
+        (CAPITAL, Status.SUCCEEDED),
     ):
         if name not in by_id or by_id[name].status is not status:
             problems.append(f"request {name} should have {status}")
-    if answers_matter and prompts.CAPITAL in by_id and "Paris" not in by_id[prompts.CAPITAL].text:
+    if CAPITAL in by_id and "Paris" not in by_id[CAPITAL].text:
         problems.append("the capital of France should be Paris")
     ended = {
         lane: [_ended_ms(result) for result in finished if result.ok and result.fields["lane"] == lane]
@@ -145,7 +211,7 @@ def _summary(finished: Sequence[Result]) -> Table:
     table = Table(title="\nBy lane", title_justify="left", box=None, pad_edge=False)
     for column in ("lane", *(status.value for status in Status), "median wait"):
         table.add_column(column, justify="left" if column == "lane" else "right")
-    lanes = prompts.lanes()
+    lanes = _lanes()
     for lane in LANES:
         mine = [result for result in finished if lanes[result.id] == lane]
         waits = sorted(result.timings.total_ms for result in mine if result.ok and result.timings.total_ms is not None)

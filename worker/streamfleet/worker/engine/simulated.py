@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from streamfleet.common.clock import Clock, SystemClock
+from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import CHAT, EMBEDDINGS
 from streamfleet.worker.engine import partial, simulated_api
 from streamfleet.worker.engine.base import (
@@ -27,11 +30,13 @@ from streamfleet.worker.engine.base import (
     Partial,
 )
 from streamfleet.worker.engine.replies import encode_body, error_reply, refuse_endpoint
-from streamfleet.worker.engine.simulated_cache import PrefixCache
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.engine.watchdog import Watchdog
 
 _CHECK_S = 0.05
+BLOCK_TOKENS = 16
+"""Tokens of a block of the prefix cache."""
+_BLOCK_BYTES = BYTES_PER_TOKEN * BLOCK_TOKENS
 _CACHED = 1 / 30  # time to read a token from the prefix cache, of reading it anew; on vLLM 106 ms for 1,500
 _SHORTEST_SLEEP_S = 0.005  # below it, several steps go into one sleep: timers are no finer
 
@@ -396,3 +401,47 @@ class _Chunks:
         more = {} if usage is None else {"usage": usage}
         chunk = {**self._head, "choices": choices, **more}
         self._request.on_chunk(json.dumps(chunk, separators=(",", ":")).encode("ascii"))
+
+
+class PrefixCache:
+    """Prefix cache: blocks of tokens, each found by all the text up to its end, as in vLLM. Pure.
+
+    Texts are added as they are read and written; a prompt that begins like one of them has these tokens for free.
+    Blocks that were not used for longest go first.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def found(self, model: str, text: str) -> int:
+        """Tokens of a prompt that are here. Never all of them: the last one has to be computed for the next."""
+        blocks = 0
+        for block in _blocks(model, text, less=1):
+            if block not in self._blocks:
+                break
+            self._use(block)
+            blocks += 1
+        return blocks * BLOCK_TOKENS
+
+    def add(self, model: str, text: str) -> None:
+        """Add a text that the engine has read or written."""
+        # From its end: the beginning, which more texts share, has to outlive the rest.
+        for block in reversed([*_blocks(model, text)]):
+            self._use(block)
+
+    def shrink(self, most_tokens: int) -> None:
+        """Drop what exceeds so many tokens."""
+        while len(self._blocks) > max(0, most_tokens // BLOCK_TOKENS):
+            self._blocks.popitem(last=False)
+
+    def _use(self, block: int) -> None:
+        self._blocks[block] = None
+        self._blocks.move_to_end(block)
+
+
+def _blocks(model: str, text: str, less: int = 0) -> Iterator[int]:
+    """Digests of the whole blocks in all bytes of a text but the last `less`; an adapter shares none with others."""
+    raw, digest = text.encode("utf-8", "surrogatepass"), hash(model)
+    for end in range(_BLOCK_BYTES, len(raw) - less + 1, _BLOCK_BYTES):
+        digest = hash((digest, raw[end - _BLOCK_BYTES : end]))
+        yield digest
