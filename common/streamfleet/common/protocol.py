@@ -185,7 +185,7 @@ _READERS: Mapping[bytes, Callable[[str, str], Any]] = {
 }
 
 
-def check_size(size: int, max_bytes: int) -> None:
+def _check_size(size: int, max_bytes: int) -> None:
     """Check the size of a body's JSON text, in bytes.
 
     Raises:
@@ -205,7 +205,7 @@ def check_body(text: bytes, max_bytes: int) -> None:
     size = len(text)
     if size <= PLAIN_BYTES and size <= max_bytes:
         return  # nearly every body
-    check_size(size, max_bytes)
+    _check_size(size, max_bytes)
     most = max(UNUSUAL_BYTES, max_bytes // UNUSUAL_PART)
     if size > most and (unusual := len(text.translate(None, _USUAL))) > most:
         message = f"has {unusual} bytes of quotes, commas, colons, brackets, escapes and letters beyond ASCII"

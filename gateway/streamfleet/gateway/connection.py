@@ -130,7 +130,7 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        wrong = what_is_malformed(self.parser.get_http_version(), self.url, self.headers)
+        wrong = _what_is_malformed(self.parser.get_http_version(), self.url, self.headers)
         if wrong:
             self._refusal = _malformed(wrong)
             raise ValueError(wrong)  # ends the parsing
@@ -285,7 +285,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def what_is_malformed(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> str:
+def _what_is_malformed(version: str, url: bytes, headers: list[tuple[bytes, bytes]]) -> str:
     """Returns what is wrong with the head of a request, or an empty text; the parser has found nothing."""
     if version not in ("1.0", "1.1"):
         return f"HTTP/{version} is not spoken here, but HTTP/1.1"

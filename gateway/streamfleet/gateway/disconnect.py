@@ -28,7 +28,7 @@ class CallerLeft(Exception):
     """The connection is closed: nobody will read an answer."""
 
 
-async def wait_for_disconnect(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Returns when the caller has left. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -59,7 +59,7 @@ class DisconnectWatcher:
         self._error: ApiError | None = None
 
     def __enter__(self) -> DisconnectWatcher:
-        self._left = asyncio.get_running_loop().create_task(wait_for_disconnect(self._receive))
+        self._left = asyncio.get_running_loop().create_task(_wait_for_disconnect(self._receive))
         if self._call is not None:
             self._calls.add(self._call)
         return self
@@ -125,7 +125,7 @@ class Streamed(Response):
             if abort is not None:  # its reader may take nothing, so that sending waits
                 abort()
 
-        leaving = asyncio.get_running_loop().create_task(wait_for_disconnect(receive))
+        leaving = asyncio.get_running_loop().create_task(_wait_for_disconnect(receive))
         try:
             with call.until_key_ends(end):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

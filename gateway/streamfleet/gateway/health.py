@@ -36,7 +36,7 @@ async def livez() -> Response:
 @router.get("/readyz", **operation({200: _TEXT, 503: _TEXT}, keyed=False))
 async def readyz(request: Request) -> Response:
     """200 while it takes requests: not stopping, Redis answers, the protocol is known. Else 503 with the reason."""
-    reason = await unready_reason(gateway_of(request))
+    reason = await _unready_reason(gateway_of(request))
     return PlainTextResponse(f"{reason or 'ok'}\n", 503 if reason else 200)
 
 
@@ -44,7 +44,7 @@ async def readyz(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """The same for people, with what may surprise them."""
     gateway = gateway_of(request)
-    reason = await unready_reason(gateway)
+    reason = await _unready_reason(gateway)
     page = {
         "status": "unready" if reason else "healthy",
         "reason": reason or None,
@@ -55,7 +55,7 @@ async def health(request: Request) -> Response:
     return JSONResponse(page, 503 if reason else 200)
 
 
-async def unready_reason(gateway: Gateway) -> str:
+async def _unready_reason(gateway: Gateway) -> str:
     """Returns the reason why no new caller may be sent here; empty if one may be."""
     if gateway.draining:
         return "stopping"
@@ -101,7 +101,7 @@ class HealthPort:
         self._server.stop()
 
     def _ready(self) -> Health:
-        return self._run_on_loop(unready_reason(self._gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S)
+        return self._run_on_loop(_unready_reason(self._gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S)
 
     def _live(self) -> Health:
         return self._run_on_loop(_no_reason(), LOOP_TIMEOUT_S)

@@ -319,7 +319,7 @@ def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Col
         if not isinstance(tier, str | None) or tier not in TIERS:
             known = ", ".join(name for name in TIERS if name)
             raise InvalidRequest(f"must be one of {known}", param)
-        lane = TIERS[tier] if tier not in _UNNAMED else nearest_lane(allowed)
+        lane = TIERS[tier] if tier not in _UNNAMED else _nearest_lane(allowed)
     if lane not in allowed:
         text = f"this API key may not use lane {lane}; it may use {', '.join(allowed)}"
         raise ApiError(403, text, "lane_not_allowed", REFUSED, param, reason="lane")
@@ -334,7 +334,7 @@ def _read_tries(headers: Mapping[str, str]) -> int:
     return max(1, SDK_TRIES - int(counted))
 
 
-def nearest_lane(allowed: Collection[Lane], wanted: Lane = Lane.NORMAL) -> Lane:
+def _nearest_lane(allowed: Collection[Lane], wanted: Lane = Lane.NORMAL) -> Lane:
     """Returns the lane of a request that names none: of those that its key may use, the nearest to the usual one.
 
     Of two that are as near, the less urgent.

@@ -80,13 +80,13 @@ class Reading:
         return self.after is None and not self.handle.existing
 
 
-def restart_error(event: Restarted) -> ApiError:
+def _restart_error(event: Restarted) -> ApiError:
     """Returns the error for readers that do not understand restarts."""
     text = "the answer begins anew on another worker: what was streamed so far does not count; send the request again"
     return ApiError(503, text, "stream_restarted", SERVER, param=str(event.attempt))
 
 
-def missed_chunks_error(event: Missed) -> ApiError:
+def _missed_chunks_error(event: Missed) -> ApiError:
     """Returns the error for readers that missed chunks."""
     text = f"{event.chunks} chunks are not there any more; ask again without stream for the whole answer"
     return ApiError(503, text, "stream_incomplete", SERVER)
@@ -163,11 +163,11 @@ def encode_events(
                     continue
                 metrics.RESTARTS.inc()
                 if not restart_events:
-                    return b"".join(parts), restart_error(event)
+                    return b"".join(parts), _restart_error(event)
                 parts.append(frame({"attempt": event.attempt}, event="restart"))
             case Missed():
                 if not restart_events:
-                    return b"".join(parts), missed_chunks_error(event)
+                    return b"".join(parts), _missed_chunks_error(event)
                 parts.append(frame({"chunks": event.chunks}, event="missed"))
     return b"".join(parts), None
 

@@ -81,7 +81,7 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, con
     return Demand(prompt + several * usual, prompt + 1 + (several - 1) * usual, prompt, guess)
 
 
-def least_of(demands: Sequence[Demand]) -> int:
+def _least_of(demands: Sequence[Demand]) -> int:
     """Tokens that have to be left for several bodies: only one of them may take all that is left."""
     return sum(each.most for each in demands) - max((each.most - each.least for each in demands), default=0)
 
@@ -179,7 +179,7 @@ class TokenBudget:
             return None
         context = await self._context(held.queue)
         demands = [expected_tokens(endpoint, body, size, context) for body, size in bodies]
-        most, least = sum(each.most for each in demands), least_of(demands)
+        most, least = sum(each.most for each in demands), _least_of(demands)
         if least > limit:
             raise over_token_limit(caller, least)
         held = replace(held, prompt=sum(each.prompt for each in demands), guess=sum(each.guess for each in demands))

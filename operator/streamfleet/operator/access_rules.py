@@ -184,7 +184,7 @@ def users_acl_line(user: str, words: Iterable[str]) -> str:
     Raises:
         InvalidRequest: the user's name cannot stand in it.
     """
-    return " ".join(["user", check_user(user), *words])
+    return " ".join(["user", _check_user(user), *words])
 
 
 def setuser_command(user: str, words: Iterable[str]) -> str:
@@ -193,10 +193,10 @@ def setuser_command(user: str, words: Iterable[str]) -> str:
     Raises:
         InvalidRequest: the user's name cannot stand in it.
     """
-    return " ".join(["ACL SETUSER", check_user(user), "reset", *words])
+    return " ".join(["ACL SETUSER", _check_user(user), "reset", *words])
 
 
-def check_user(name: str) -> str:
+def _check_user(name: str) -> str:
     """A name for a Redis user.
 
     Raises:

@@ -89,7 +89,7 @@ class Sender:
 
     async def judge_draft(self, drafted: Draft) -> tuple[Draft, Expected]:
         """Returns what is expected of a request, which asks for nothing in `if_late` any more."""
-        return await judge_one(self._broker, drafted)
+        return await _judge_one(self._broker, drafted)
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""
@@ -274,7 +274,7 @@ async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
     return judged
 
 
-async def judge_one(broker: ProducerBroker, draft: Draft) -> tuple[Draft, Expected]:
+async def _judge_one(broker: ProducerBroker, draft: Draft) -> tuple[Draft, Expected]:
     """Returns one draft as `judge` does, and what is expected of it, in its own lane, whether it asks or not.
 
     Raises:

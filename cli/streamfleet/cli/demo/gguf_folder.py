@@ -56,7 +56,7 @@ class LlamaShape:
         )
 
 
-def hugging_face_name(name: str) -> str:
+def _hugging_face_name(name: str) -> str:
     """Hugging Face's name of a tensor: `model.layers.3.self_attn.q_proj.weight` for `blk.3.attn_q.weight`."""
     if match := re.fullmatch(r"blk\.(\d+)\.(\w+)\.(\w+)", name):
         return f"model.layers.{match[1]}.{_IN_BLOCK[match[2]]}.{match[3]}"
@@ -75,7 +75,7 @@ def write_weights(tensors: Sequence[Any], shape: LlamaShape, path: Path) -> None
         # GGUF names the fastest dimension first.
         dimensions = [int(size) for size in reversed(tensor.shape)]
         end = offset + BFLOAT16_BYTES * math.prod(dimensions)
-        header[hugging_face_name(tensor.name)] = {
+        header[_hugging_face_name(tensor.name)] = {
             "dtype": "BF16",
             "shape": dimensions,
             "data_offsets": [offset, end],

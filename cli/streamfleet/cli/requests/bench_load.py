@@ -276,7 +276,7 @@ async def run_step(
                 raise BenchFailed(f"a request had no whole answer after {timeout_s:g} s (--timeout)") from None
 
     async def watch() -> None:
-        read = gpu_reader()
+        read = _gpu_reader()
         while True:
             for _ in range(TICKS_A_GPU):
                 due_s = time.perf_counter() + TICK_S
@@ -298,7 +298,7 @@ async def run_step(
     return step_of(at_once, answers, busiest, cpu, late_s)
 
 
-def gpu_reader() -> Callable[[], list[int]]:
+def _gpu_reader() -> Callable[[], list[int]]:
     """A function that reads the use of each GPU of this machine, per cent; of none without NVML."""
     with suppress(Exception):  # no package, no driver, or a GPU that does not tell
         import pynvml

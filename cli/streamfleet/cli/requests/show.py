@@ -23,7 +23,7 @@ def show_result(result: Result, as_json: bool = False) -> None:
     elif result.ok:
         out(result.text) if result.text else out_record(result.response)
     if not as_json:
-        show_warnings(result)
+        _show_warnings(result)
     if not result.ok:
         from streamfleet.common.errors import naming
 
@@ -32,7 +32,7 @@ def show_result(result: Result, as_json: bool = False) -> None:
         fail(f"request {result.id} {result.status}: {message}")
 
 
-def show_warnings(result: Result) -> None:
+def _show_warnings(result: Result) -> None:
     """Print to stderr what the request's entry has wrong that did not keep it from running."""
     for warning in result.warnings:
         say(f"warning: {warning}")
@@ -85,7 +85,7 @@ async def show_stream(handle: Handle, timeout: float | None, as_json: bool = Fal
     if screen.chunks == 0 or not result.ok:
         show_result(result, as_json)
     else:
-        show_warnings(result)
+        _show_warnings(result)
 
 
 async def _follow(handle: Handle, screen: _Screen) -> Result:

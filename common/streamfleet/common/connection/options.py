@@ -131,7 +131,7 @@ def check(url: RedisUrl) -> None:
     names = [name for name, _ in given]
     mistakes = [f"the option {name} is there twice" for name in names if names.count(name) > 1]
     mistakes += filter(None, (_mistake(url, name, value) for name, value in given))
-    if not mistakes and url.tls and (mistake := tls_mistake(dict(given))):
+    if not mistakes and url.tls and (mistake := _tls_mistake(dict(given))):
         mistakes.append(f"the option {mistake}")
     if mistakes and "@" in query:
         raise ValueError(f"behind the ? stands an option that there is not: no option of this name; {ESCAPES}")
@@ -177,7 +177,7 @@ def tls_options(url: str) -> dict[str, bool]:
     return {"ssl_check_hostname": True} if url.startswith("rediss://") else {}
 
 
-def tls_mistake(given: Mapping[str, str]) -> str:
+def _tls_mistake(given: Mapping[str, str]) -> str:
     """Name and mistake of the first TLS option of a URL that cannot be used; empty for none.
 
     In use, the error would look like an unreachable server.

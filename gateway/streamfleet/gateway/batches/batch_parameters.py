@@ -61,7 +61,7 @@ def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> Batch
     window = _read_text(body, "completion_window").strip()
     return BatchParameters(
         file_id,
-        read_endpoint(_read_text(body, "endpoint")),
+        _read_endpoint(_read_text(body, "endpoint")),
         window,
         read_window(window, most_window_ms),
         read_metadata(body.get("metadata")),
@@ -69,7 +69,7 @@ def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> Batch
     )
 
 
-def read_endpoint(value: str) -> str:
+def _read_endpoint(value: str) -> str:
     """Returns the endpoint that all lines of a batch go to. Raises InvalidRequest."""
     if value not in BATCH_ENDPOINTS:
         raise InvalidRequest(f"must be one of {', '.join(BATCH_ENDPOINTS)}, not {value[:80]!r}", "endpoint")

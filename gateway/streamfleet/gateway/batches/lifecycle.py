@@ -72,10 +72,10 @@ async def _process(claimed: ClaimedBatch) -> None:
     if claimed.status is BatchStatus.IN_PROGRESS:
         await Submitter(claimed).run()
         if not claimed.cancelling and _late_ms(claimed) >= 0:
-            await end_unfinished_lines(claimed)
+            await _end_unfinished_lines(claimed)
         await claimed.save(move=(BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING))
     if claimed.cancelling:
-        await end_unfinished_lines(claimed)
+        await _end_unfinished_lines(claimed)
 
 
 async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
@@ -197,7 +197,7 @@ def _late_ms(claimed: ClaimedBatch) -> float:
     return claimed.now_ms(asyncio.get_running_loop().time()) - claimed.batch.deadline_ms
 
 
-async def end_unfinished_lines(claimed: ClaimedBatch) -> None:
+async def _end_unfinished_lines(claimed: ClaimedBatch) -> None:
     """Finish every line: read the input again, and cancel requests that may be in a queue. Answers that came are kept.
 
     Raises:

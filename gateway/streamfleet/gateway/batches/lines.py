@@ -85,7 +85,7 @@ def most_line_bytes(most_body_bytes: int) -> int:
     return 6 * most_body_bytes + LINE_OVERHEAD_BYTES
 
 
-def least_bytes(text: bytes) -> int:
+def _least_bytes(text: bytes) -> int:
     """Smallest size of a line's text when written without blanks and escapes; a larger one is not parsed."""
     return len(text) - 5 * text.count(b"\\u") - sum(map(text.count, (b" ", b"\t", b"\r")))
 
@@ -132,7 +132,7 @@ class LineChecker:
 
     def read(self, number: int, text: bytes) -> BatchLine:
         """Returns the request on a line; does not compare it with other lines."""
-        if (len(text) > self._plain_bytes and least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
+        if (len(text) > self._plain_bytes and _least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
             said = f"the line is too long for a request, whose body has at most {self._most_body_bytes} bytes"
             said += " (STREAMFLEET_GATEWAY_BATCH_MAX_BODY_BYTES)"
             raise BadLine(number, None, said, None, "request_too_large")

@@ -261,7 +261,7 @@ async def _run_until_first_ends(work: Coroutine[Any, Any, None], company: Corout
     (tasks[0] if tasks[0] in done else tasks[1]).result()
 
 
-def slots_used(one: Contender, running: Sequence[Contender]) -> tuple[int, int]:
+def _slots_used(one: Contender, running: Sequence[Contender]) -> tuple[int, int]:
     """Returns the number of slots of the batch's tenant, and of its queues."""
     queues = Counter(each.queues for each in running)
     most = queues[one.queues] if one.queues else max(queues.values(), default=0)
@@ -270,7 +270,7 @@ def slots_used(one: Contender, running: Sequence[Contender]) -> tuple[int, int]:
 
 def choose_next(waiting: Sequence[Contender], running: Sequence[Contender]) -> Contender | None:
     """Returns the batch for the next slot: of the tenant with fewest, then the queues with fewest, then the first."""
-    return min(waiting, key=lambda each: slots_used(each, running), default=None)
+    return min(waiting, key=lambda each: _slots_used(each, running), default=None)
 
 
 def choose_victim(running: Sequence[Contender], waiting: Contender) -> Contender | None:
@@ -280,14 +280,14 @@ def choose_victim(running: Sequence[Contender], waiting: Contender) -> Contender
         running: batches that have a slot, oldest first. The newest one loses least.
         waiting: the next batch in turn.
     """
-    tenants, queues = slots_used(waiting, running)
+    tenants, queues = _slots_used(waiting, running)
 
     def unfair(each: Contender) -> bool:
-        theirs = slots_used(each, running)
+        theirs = _slots_used(each, running)
         level = each.tenant == waiting.tenant or tenants + 1 == theirs[0]
         return tenants + 1 < theirs[0] or (level and queues + 1 < theirs[1])
 
-    return max(filter(unfair, reversed(running)), key=lambda each: slots_used(each, running), default=None)
+    return max(filter(unfair, reversed(running)), key=lambda each: _slots_used(each, running), default=None)
 
 
 def is_stalled(for_s: float, *, served: bool) -> bool:

@@ -76,7 +76,7 @@ def _for_operators(handler: Handler) -> Callable[..., Awaitable[Response]]:
         try:
             return JSONResponse(await handler(request, **path))
         except NotPermitted:
-            raise not_permitted() from None
+            raise _not_permitted() from None
 
     return handling
 
@@ -94,7 +94,7 @@ async def _require_operator(request: Request) -> None:
     if gateway.keys_on:
         call_of(request).facts["key"] = caller.owner
     if not caller.operator:
-        raise operator_required()
+        raise _operator_required()
     call_of(request).admit(caller.tenant)
     if request.method == "POST":
         check_json(request.headers)
@@ -340,13 +340,13 @@ def check_json(headers: Mapping[str, str]) -> None:
         raise ApiError(415, text, "json_required", param="Content-Type", headers=NOT_AGAIN)
 
 
-def operator_required() -> ApiError:
+def _operator_required() -> ApiError:
     """Returns the refusal of a key that is no operator's."""
     text = "this is no operator's API key; make one with `streamfleet gateway keys create NAME --operator`"
     return ApiError(403, text, "operator_key_required", REFUSED, headers=NOT_AGAIN, reason="key")
 
 
-def not_permitted() -> ApiError:
+def _not_permitted() -> ApiError:
     """Returns the error for a Redis user that lacks an operator's rights."""
     text = (
         "the Redis user of this gateway may not do this: set STREAMFLEET_GATEWAY_UI_REDIS_URL to the same Redis "

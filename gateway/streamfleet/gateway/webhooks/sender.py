@@ -61,7 +61,7 @@ class Sender:
         except NameUnknown:
             return Answer(error="the host's name does not exist")
         except (httpx.HTTPError, OSError) as error:
-            return Answer(error=describe_error(error))
+            return Answer(error=_describe_error(error))
 
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes, tenant: str) -> Answer:
         target = read_target(url, self._policy)
@@ -109,7 +109,7 @@ async def _read_some(response: httpx.Response) -> None:
         return
 
 
-def describe_error(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Returns a text for an error that contains nothing from the receiver."""
     tls = _of_tls(error)
     if tls is not None:

@@ -155,7 +155,7 @@ def read_target(text: object, policy: Policy, param: str = "callback_url") -> ht
         raise InvalidRequest("must not contain a user or password; the signature tells who sends", param)
     if url.fragment:
         raise InvalidRequest("must not contain a fragment (#…), which is never sent", param)
-    port = port_of(url)
+    port = _port_of(url)
     if not (1 <= port <= 65_535) or (0 not in policy.ports and port not in policy.ports):
         raise InvalidRequest(f"must use port {' or '.join(map(str, policy.ports))}, not {port}", param)
     _check_host(host_of(url), policy, param)
@@ -167,7 +167,7 @@ def host_of(url: httpx.URL) -> str:
     return url.raw_host.decode("ascii")
 
 
-def port_of(url: httpx.URL) -> int:
+def _port_of(url: httpx.URL) -> int:
     """Returns the port of a URL, or the default of its scheme."""
     return _DEFAULT_PORTS[url.scheme] if url.port is None else url.port
 
@@ -219,7 +219,7 @@ async def resolve_target(
         NameUnknown: the host does not exist, or has no address.
         OSError: the name cannot be resolved at the moment.
     """
-    found = list(dict.fromkeys(await look_ups.addresses(host_of(url), port_of(url), tenant)))
+    found = list(dict.fromkeys(await look_ups.addresses(host_of(url), _port_of(url), tenant)))
     if not found:
         raise NameUnknown(socket.EAI_NODATA, "no address")
     # One forbidden address is enough to refuse: a name with public and internal addresses is probably an attack.

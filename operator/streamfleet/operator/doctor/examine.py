@@ -120,14 +120,14 @@ async def _info(broker: OperatorBroker, found: list[Check]) -> Mapping[str, str]
 async def _access(broker: OperatorBroker, info: Mapping[str, str], *, password_given: bool) -> Check:
     release = tuple(int_or(part, 0) for part in info.get("redis_version", "0.0").split(".")[:2])
     if release < WITH_SELECTORS:
-        return cannot_tell("this server has no ACL DRYRUN" if info else "its release is not known")
+        return _cannot_tell("this server has no ACL DRYRUN" if info else "its release is not known")
     try:
         wanted = {role: attempts(role, broker.keys, clustered=info.get("cluster_enabled", "0") == "1") for role in Role}
     except InvalidRequest as error:
-        return cannot_tell(str(error))
+        return _cannot_tell(str(error))
     answer = await broker.permitted([words for commands in wanted.values() for words in commands])
     if answer is None:
-        return cannot_tell("this user may not ask for it")
+        return _cannot_tell("this user may not ask for it")
     user, each = answer[0], iter(answer[1])
     refused = {role: [words for words in commands if not next(each)] for role, commands in wanted.items()}
     return access_check(user, refused, open_door=not password_given)
@@ -221,7 +221,7 @@ def access_check(user: str, refused: Mapping[Role, Sequence[Sequence[str]]], *, 
     return ok("access", seen)
 
 
-def cannot_tell(why: str) -> Check:
+def _cannot_tell(why: str) -> Check:
     """Finding for a server without ACL DRYRUN, or a user who may not call it."""
     change = "to be told, run it as a user with +acl|whoami +acl|dryrun, on Redis 7.0 or newer"
     return unknown("access", f"whether the user may do what each role has to is unknown: {why}", change)

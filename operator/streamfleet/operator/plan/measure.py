@@ -63,7 +63,7 @@ def shapes(prompt_tokens: int, output_tokens: int, up_to: int, rounds: int) -> l
     return [WaveShape(count, *pair) for _ in range(rounds) for count in counts for pair in lengths]
 
 
-async def lone_worker(broker: OperatorBroker) -> WorkerView:
+async def _lone_worker(broker: OperatorBroker) -> WorkerView:
     """The only worker of the queue, which must be idle.
 
     Raises:
@@ -205,7 +205,7 @@ async def measure_engine(
         CannotMeasure: the worker is not alone and idle, or a wave went wrong.
         BadFit: the times contradict each other.
     """
-    worker = await lone_worker(OperatorBroker.of(client.broker))
+    worker = await _lone_worker(OperatorBroker.of(client.broker))
     slots = min(options.up_to or worker.slots or 1, worker.slots or 1)
     wanted = shapes(options.prompt_tokens, options.output_tokens, slots, options.rounds)
     done = 0
@@ -216,10 +216,10 @@ async def measure_engine(
         shown(done, len(wanted), shape)
 
     waves = await Measurement(client, worker).run(wanted, one_more)
-    return profile_of(waves, worker, slots, options)
+    return _profile_of(waves, worker, slots, options)
 
 
-def profile_of(waves: Sequence[Wave], worker: WorkerView, slots: int, options: MeasureOptions) -> EngineProfile:
+def _profile_of(waves: Sequence[Wave], worker: WorkerView, slots: int, options: MeasureOptions) -> EngineProfile:
     """Fit a profile to the waves of a worker. Raises BadFit."""
     found = fit(waves)
     model = ", ".join(worker.models) or worker.engine

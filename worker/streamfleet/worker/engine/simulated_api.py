@@ -117,7 +117,7 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
     prompts = _prompts(request)
     if isinstance(prompts, EngineReply):
         return prompts
-    tokens = [count_tokens(prompt) for prompt in prompts]
+    tokens = [_count_tokens(prompt) for prompt in prompts]
     if request.endpoint == EMBEDDINGS:
         if max(tokens) > max_model_len:
             return _too_long(max(tokens), 0, max_model_len)
@@ -196,10 +196,10 @@ def usage_of(done: Plan, cached_tokens: int) -> dict[str, Any]:
 def usage_so_far(done: Plan, index: int, steps: int) -> dict[str, Any]:
     """Usage of one choice after so many steps."""
     prompt = done.prompts[index * len(done.prompts) // len(done.lengths)]
-    return _usage(count_tokens(prompt), min(done.lengths[index], steps))
+    return _usage(_count_tokens(prompt), min(done.lengths[index], steps))
 
 
-def count_tokens(text: str) -> int:
+def _count_tokens(text: str) -> int:
     """Tokens of a text by the rule of thumb."""
     return max(1, math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_PER_TOKEN))
 

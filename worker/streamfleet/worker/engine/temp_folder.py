@@ -47,7 +47,7 @@ class TempFolder:
         are too long for a socket.
         """
         for base in (Path(os.environ.get(_SOCKETS) or tempfile.gettempdir()), _NO_BASE):
-            remove_abandoned(base)
+            _remove_abandoned(base)
             room = _MOST_PATH_BYTES - _NAME_BYTES - len(os.fsencode(base / f"{PREFIX}12345678"))
             made = _make(base) if room >= 0 else None
             if made is not None:
@@ -80,7 +80,7 @@ class TempFolder:
             self._lock = None
 
 
-def remove_abandoned(base: Path) -> None:
+def _remove_abandoned(base: Path) -> None:
     """Remove the folders of workers that were killed: no process holds a lock on them."""
     for path in base.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), _opened(path) as folder:
