@@ -151,8 +151,6 @@ class Setup:
     watchdog_s: float = 4.0
     drain_ms: int = 2_000
     batch_size: int = 8
-    retry_base_ms: int = 100
-    retry_max_ms: int = 1_000
     max_body_bytes: int = 65_536
     engine: str = "simulated"
     queues: tuple[str, ...] = ("default",)
@@ -181,8 +179,6 @@ class Setup:
             "WATCHDOG_S": self.watchdog_s,
             "DRAIN_MS": self.drain_ms,
             "BATCH_SIZE": self.batch_size,
-            "RETRY_BASE_MS": self.retry_base_ms,
-            "RETRY_MAX_MS": self.retry_max_ms,
             "MAX_BODY_BYTES": self.max_body_bytes,
             "HEALTH_PORT": 0,
             "LOG_FORMAT": "json",

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -189,11 +188,11 @@ async def test_what_keeps_failing_is_tried_now_and_then_and_holds_up_nobody(flee
         return busy if request_id == "bad" else Reply()
 
     # Three fresh ones take less, on a busy machine too.
-    pauses: dict[str, Any] = {"retry_base_ms": 3_000, "retry_max_ms": 3_000}
+    pauses = {"worker.complete.RETRY_BASE_MS": 3_000, "worker.complete.RETRY_MAX_MS": 3_000}
     async with HttpEngine(answer).serving() as engine:
         await fleet.add("bad")
         fresh = await fleet.add_many(60)
-        worker = await fleet.worker("w1", engine="openai", vllm_url=engine.url, batch_size=1, **pauses)
+        worker = await fleet.worker("w1", (), pauses, engine="openai", vllm_url=engine.url, batch_size=1)
         assert all(result.ok for result in await fleet.results(fresh))
         bad = await fleet.result("bad", 30)
     assert (bad.status, bad.attempt, asked.count("bad")) == ("dead", 5, 5)

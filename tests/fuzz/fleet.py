@@ -30,6 +30,8 @@ CHUNK = 100
 MOST_OUTSTANDING = 2_000
 GARBAGE_PER_CHUNK = 5
 CANCELS_PER_CHUNK = 2
+PART = 50_000
+"""Entries that are sent before their endings are judged: a reply stream keeps the notifications of all of them."""
 WARM = 0.25
 """Share of the entries after which memory is measured for the first time: every kind has been seen by then."""
 RSS_GROWTH_MB = 20.0
@@ -41,8 +43,6 @@ SETTINGS: dict[str, object] = {
     "log_level": "info",
     "lease_ms": 10_000,
     "simulated_speed": 1_000_000,
-    "dead_cap": 1_000,
-    "reply_cap": 200_000,
 }
 
 
@@ -100,7 +100,9 @@ class FuzzedFleet:
         self._chance = random.Random(seed)
         self._supply = Entries(self._chance, str(seed), lambda: time.time_ns() // 1_000_000)
         given = {**SETTINGS, **settings}
-        self._workers = [WorkerProcess(url, folder, f"w{number}", (), **given) for number in range(1, workers + 1)]
+        self._workers = [
+            WorkerProcess(url, folder, f"w{number}", (), None, **given) for number in range(1, workers + 1)
+        ]
         self._unjudged: list[tuple[bytes, bool]] = []
         self._stuck = False
         self.findings = Findings(workers=workers)
@@ -118,16 +120,13 @@ class FuzzedFleet:
         found = self.findings
         for worker in self._workers:
             worker.ready_blocking()
-        self._send(int(entries * WARM), progress)
-        self._judge_entries()
+        self._send_and_judge(int(entries * WARM), progress)
         found.rss_before_mb, found.redis_before_mb = self._rss_mb(), self._redis_mb()
-        self._send(entries, progress)
-        self._judge_entries()
+        self._send_and_judge(entries, progress)
         if self._rss_mb() > found.rss_before_mb + RSS_GROWTH_MB:
             # Memory that the allocator keeps grows once; a leak grows by as much with the next entries.
             found.rss_before_mb = self._rss_mb()
-            self._send(found.entries + entries, progress)
-            self._judge_entries()
+            self._send_and_judge(found.entries + entries, progress)
         self._judge_books()
         self._send_last()
         self._judge_entries()
@@ -135,6 +134,11 @@ class FuzzedFleet:
         return found
 
     # -- in ------------------------------------------------------------------------------------------------
+
+    def _send_and_judge(self, until: int, progress: Callable[[int], None]) -> None:
+        while self.findings.entries < until and not self._stuck:
+            self._send(min(until, self.findings.entries + PART), progress)
+            self._judge_entries()
 
     def _send(self, until: int, progress: Callable[[int], None]) -> None:
         while self.findings.entries < until and not self._stuck:

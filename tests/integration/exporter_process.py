@@ -77,10 +77,11 @@ class ExporterProcess:
 def exporter(url: str, *arguments: str, reuse_ms: int = 0) -> Iterator[ExporterProcess]:
     """An exporter that looks anew for whoever asks, unless it is to reuse looks; it has to end well."""
     runs = ["streamfleet.cli", "exporter", "--port", "0", *arguments]
-    settings = {"STREAMFLEET_EXPORTER_REUSE_MS": str(reuse_ms), "STREAMFLEET_LOG_FORMAT": "json"}
+    settings = {"STREAMFLEET_LOG_FORMAT": "json"}
+    constants = {"operator.exporter.endpoint.REUSE_S": reuse_ms / 1000}
     with TemporaryDirectory() as folder:
         log = Path(folder) / "exporter.log"
-        process = ForkedProcess(runs, environment(url, **settings), log)
+        process = ForkedProcess(runs, environment(url, **settings), log, constants)
         try:
             yield ExporterProcess(process, log)
             process.send_signal(signal.SIGTERM)

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.constants import Constants, set_constants
+
 IMPORTED = (
     "streamfleet.worker.main",
     "streamfleet.cli.main",
@@ -37,6 +39,7 @@ def run(spec: dict[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(spec["environment"])
     sys.argv = list(spec["command"])
+    set_constants(spec["constants"])
     sys.modules.pop(f"{sys.argv[0]}.__main__", None)  # else runpy warns
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     return 0
@@ -49,11 +52,15 @@ class ForkedProcess:
         command: the module to run, and its arguments.
         environment: all its variables.
         log: gets what it prints; emptied before.
+        constants: values of its constants in place of their own.
     """
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: Mapping[str, str], log: Path, constants: Constants | None = None
+    ) -> None:
         log.write_bytes(b"")
         spec = {"role": "module", "command": command, "environment": dict(environment), "log": str(log.absolute())}
+        spec["constants"] = dict(constants or {})
         self._zygote = _zygote()
         self.pid: int = self._zygote.ask(do="start", spec={**spec, "folder": os.getcwd()})["pid"]  # noqa: PTH109
 

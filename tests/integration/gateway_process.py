@@ -21,6 +21,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, make_record, new_secret
 from streamfleet.gateway.broker.api_keys import GatewayBroker
+from tests.constants import Constants
 from tests.integration.cli_processes import environment
 from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
@@ -42,14 +43,15 @@ class GatewayProcess:
     Args:
         redis_url: its Redis.
         folder: where its log goes.
+        constants: values of its constants.
         settings: in lower case, without the prefix; those of the gateway without `gateway_` too.
     """
 
-    def __init__(self, redis_url: str, folder: Path, **settings: object) -> None:
+    def __init__(self, redis_url: str, folder: Path, constants: Constants | None = None, **settings: object) -> None:
         given = {f"STREAMFLEET_{key.upper()}": str(value) for key, value in settings.items()}
         usual = {f"STREAMFLEET_{key}": value for key, value in SETTINGS.items()}
         self._log = folder / "gateway.log"
-        self.process = ForkedProcess(self.command(), environment(redis_url, **(usual | given)), self._log)
+        self.process = ForkedProcess(self.command(), environment(redis_url, **(usual | given)), self._log, constants)
 
     def command(self) -> list[str]:
         """The module to run, and its arguments."""
@@ -179,9 +181,11 @@ async def add_key(url: str, name: str = "test", **options: Any) -> tuple[str, Ke
 
 
 @contextmanager
-def gateway_on(url: str, folder: Path, kind: Any = GatewayProcess, **settings: object) -> Iterator[GatewayProcess]:
+def gateway_on(
+    url: str, folder: Path, kind: Any = GatewayProcess, constants: Any = None, **settings: object
+) -> Iterator[GatewayProcess]:
     """A gateway that listens, of this class; killed at the end."""
-    process = kind(url, folder, **settings)
+    process = kind(url, folder, constants, **settings)
     try:
         yield process.ready()
     finally:
@@ -189,12 +193,18 @@ def gateway_on(url: str, folder: Path, kind: Any = GatewayProcess, **settings: o
 
 
 @contextmanager
-def stage_in(folder: Path, speed: float = 1.0, kind: Any = GatewayProcess, **settings: object) -> Iterator[Stage]:
+def stage_in(
+    folder: Path,
+    speed: float = 1.0,
+    kind: Any = GatewayProcess,
+    constants: Any = None,
+    **settings: object,
+) -> Iterator[Stage]:
     """A stage of one's own; `speed` is how much faster than usual its engine is."""
     with RedisServer(newest(find_servers())) as server:
         worker = WorkerProcess(server.url, folder, "w1", simulated_speed=speed)
         try:
-            with gateway_on(server.url, folder, kind, **settings) as gateway:
+            with gateway_on(server.url, folder, kind, constants, **settings) as gateway:
                 key, _ = make_key(server.url, "everything", lanes=tuple(Lane))
                 yield Stage(server.url, gateway, key, worker.ready_blocking())
         finally:

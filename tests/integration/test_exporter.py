@@ -312,10 +312,10 @@ async def test_the_page_has_every_family_and_no_workers_metrics(queue: Queue, re
 
 
 def test_wrong_settings_are_named(redis_url: str) -> None:
-    ended = streamfleet(redis_url, "exporter", STREAMFLEET_EXPORTER_PORT="70000", STREAMFLEET_EXPORTER_REUSE_MS="soon")
+    ended = streamfleet(redis_url, "exporter", STREAMFLEET_EXPORTER_PORT="70000", STREAMFLEET_QUEUE="{}")
     assert ended.returncode == 2
     lines = ended.stderr.splitlines()
-    assert [line.split(": ")[1] for line in lines] == ["STREAMFLEET_EXPORTER_PORT", "STREAMFLEET_EXPORTER_REUSE_MS"]
+    assert [line.split(": ")[1] for line in lines] == ["STREAMFLEET_QUEUE", "STREAMFLEET_EXPORTER_PORT"]
     assert streamfleet("http://x", "exporter").stderr.startswith("streamfleet: REDIS_URL")
 
 

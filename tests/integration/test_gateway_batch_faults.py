@@ -13,6 +13,7 @@ import openai
 import pytest
 import redis.asyncio
 
+from tests.constants import BATCH_WINDOW
 from tests.integration.batch_lines import answered, both, ended, line, names, start, write
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.worker_process import WorkerProcess
@@ -34,22 +35,21 @@ class Ground:
     worker: WorkerProcess
     opened: ExitStack = field(default_factory=ExitStack)
 
-    def gateway(self, name: str, **settings: object) -> GatewayProcess:
+    def gateway(self, name: str, window: int = 100, **settings: object) -> GatewayProcess:
         """One more gateway, which listens."""
-        return self.starting(name, **settings).ready()
+        return self.starting(name, window, **settings).ready()
 
-    def starting(self, name: str, **settings: object) -> GatewayProcess:
+    def starting(self, name: str, window: int = 100, **settings: object) -> GatewayProcess:
         """One more gateway, which will soon."""
         usual = {
             "gateway_keys": "off",
             "gateway_files": f"file://{self.folder}/files",
-            "gateway_batch_lease_ms": LEASE_MS,
-            "gateway_batch_window": 100,
             "gateway_drain_ms": 500,
         }
         folder = self.folder / name
         folder.mkdir()
-        process = GatewayProcess(self.url, folder, **(usual | settings))
+        constants = {"gateway.batches.scheduler.LEASE_MS": LEASE_MS, BATCH_WINDOW: window}
+        process = GatewayProcess(self.url, folder, constants, **(usual | settings))
         self.opened.callback(process.destroy)
         return process
 
@@ -126,7 +126,7 @@ async def test_another_gateway_goes_on_where_one_stopped(ground: Ground, rows: A
 async def test_results_that_are_gone_are_asked_for_again(ground: Ground, rows: Any) -> None:
     """Nobody lived to gather them, for longer than results are kept."""
     wanted, lines = many("g", 300)
-    first = ground.gateway("first", gateway_batch_window=300)
+    first = ground.gateway("first", window=300)
     async with sdk_of(first) as sdk:
         batch = await start(sdk, write(ground.folder, lines))
 

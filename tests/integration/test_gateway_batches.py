@@ -17,10 +17,17 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from tests.broker import Broker
+from tests.constants import BATCH_WINDOW
 from tests.integration.batch_lines import CHAT, NO_REQUESTS, TEXT, answered, both, ended, line, names, start, write
 from tests.integration.gateway_process import Stage, add_key, stage_in
 from tests.integration.uploads import LARGE, MEGABYTE, begun, contents, download, peak_while, quietly, send
 from tests.waiting import eventually
+
+CONSTANTS = {
+    "gateway.files.upload.IDLE_S": 1,
+    "gateway.simple.routes.MOST_PROMPTS": 50,
+    BATCH_WINDOW: 200,
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +38,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         speed=20.0,
         gateway_files=f"file://{folder}/files",
         gateway_file_max_bytes=LARGE,
-        gateway_upload_idle_s=1,
-        gateway_simple_max_prompts=50,
         gateway_batch_max_requests=3_000,
-        gateway_batch_window=200,
+        constants=CONSTANTS,
     ) as stage:
         yield stage
 

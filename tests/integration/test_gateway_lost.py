@@ -13,6 +13,7 @@ import openai
 import pytest
 import redis.asyncio
 
+from tests.constants import BATCH_WINDOW
 from tests.integration.batch_lines import both, ended, line, names, start, write
 from tests.integration.forgetting import lose
 from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
@@ -61,9 +62,8 @@ async def ground(redis_url: str, tmp_path: Path) -> AsyncIterator[Ground]:
         "gateway_keys": "off",
         "gateway_models": MODELS,
         "gateway_files": f"file://{tmp_path}/files",
-        "gateway_batch_window": 40,
     }
-    with gateway_on(redis_url, tmp_path, **settings) as gateway:
+    with gateway_on(redis_url, tmp_path, constants={BATCH_WINDOW: 40}, **settings) as gateway:
         async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True, socket_timeout=None) as rows:
             yield Ground(redis_url, tmp_path, gateway, rows)
 

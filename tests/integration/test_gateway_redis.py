@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.constants import BATCH_WINDOW
 from tests.ha.nodes import server_binary
 from tests.ha.sentinels import SentinelDeployment
 from tests.integration.gateway_process import GatewayProcess
@@ -52,7 +53,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
         worker = WorkerProcess(url, tmp_path, "w1", simulated_speed=1)
         opened.callback(worker.destroy)
         files = (tmp_path / "files").as_uri()
-        gateway = GatewayProcess(url, tmp_path, gateway_keys="off", gateway_files=files, gateway_batch_window=50)
+        gateway = GatewayProcess(url, tmp_path, {BATCH_WINDOW: 50}, gateway_keys="off", gateway_files=files)
         opened.callback(gateway.destroy)
         worker.ready_blocking()
         yield Ground(gateway.ready(), kill, revive)

@@ -30,9 +30,11 @@ REFUSED_HEADERS = 'streamfleet_gateway_refused_total{reason="headers_too_large"}
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage_in(
         tmp_path_factory.mktemp("gateway"),
-        gateway_head_timeout_s=0.5,
-        gateway_body_timeout_s=0.5,
-        gateway_write_timeout_s=1,
+        constants={
+            "gateway.server.HEAD_TIMEOUT_S": 0.5,
+            "gateway.body.TIMEOUT_S": 0.5,
+            "gateway.server.WRITE_TIMEOUT_S": 1,
+        },
         gateway_max_connections=40,
         gateway_keep_alive_s=1,
     ) as stage:
@@ -125,8 +127,7 @@ async def test_bodies_that_do_not_end_are_bounded_together(stage: Stage, tmp_pat
         for _ in range(8):
             yield b"x" * (MIB // 2)
 
-    limits = {"gateway_max_held_bytes": 7 * MIB, "gateway_body_timeout_s": 60}
-    with gateway_on(stage.url, tmp_path, **limits) as gateway:
+    with gateway_on(stage.url, tmp_path, gateway_max_held_bytes=7 * MIB) as gateway:
         before = gateway.resident_bytes()
         with await asyncio.to_thread(begin, first):
             await eventually(lambda: held() == 3 * MIB, 20, "the first body is held")

@@ -226,7 +226,7 @@ PLANTED: list[tuple[str, str, object, str]] = [
     ("ConfigMap", "data/STREAMFLEET_GATEWAY_MAX_WAIT_MS", "7200000", "fronting"),
     ("ConfigMap", "data/STREAMFLEET_GATEWAY_DRAIN_MS", "40000", "stopping"),
     ("ConfigMap", "data/STREAMFLEET_GATEWAY_DRAIN", "1", "settings"),
-    ("ConfigMap", "data/STREAMFLEET_GATEWAY_BATCH_WINDOW", "-1", "settings"),
+    ("ConfigMap", "data/STREAMFLEET_GATEWAY_BATCHES_AT_ONCE", "-1", "settings"),
     ("Service", "spec/selector/app.kubernetes.io~component", "worker", "selectors"),
     ("Service", "spec/ports/0/targetPort", "web", "selectors"),
     ("NetworkPolicy", "spec/podSelector/matchLabels/app.kubernetes.io~component", "gate", "selectors"),

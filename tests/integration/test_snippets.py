@@ -193,9 +193,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stack.callback(worker.destroy)
         settings = {"models": "my-model=default=simulated", "files": f"file://{folder}/files"}
         settings |= {"webhooks_allow_private": "true", "webhooks_allow_http": "true", "webhooks_ports": "0"}
-        settings |= {"webhooks_dead_ttl_ms": "99999999999999", "health_port": "0"}
-        named = {f"gateway_{name}": value for name, value in settings.items()}
-        gateway = stack.enter_context(gateway_on(server.url, folder, GatewayProcess, **named))
+        named = {f"gateway_{name}": value for name, value in (settings | {"health_port": "0"}).items()}
+        kept = {"gateway.webhook_messages.DEAD_TTL_MS": 99_999_999_999_999}  # the pages show one of a fixed day
+        gateway = stack.enter_context(gateway_on(server.url, folder, GatewayProcess, kept, **named))
         watching = stack.enter_context(exporter(server.url))
         key, _ = make_key(server.url, "my-service")
         asyncio.run(name_a_key(server.url))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.broker.webhooks import WebhookBroker, WebhooksFull
-from streamfleet.gateway.webhook_messages import DeadWebhook
-from streamfleet.gateway.webhooks.retry_policy import MOST_REFUSALS
+from streamfleet.gateway.queues import open_connection
+from streamfleet.gateway.webhook_messages import DeadWebhook, WebhookLimits, WebhookNames
+from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits
+from streamfleet.gateway.webhooks.retry_policy import MOST_REFUSALS, RetryPolicy
+from streamfleet.gateway.webhooks.sender import TIMEOUT_S
 from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open_webhook_broker
 from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret, rotate
 from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve
@@ -37,11 +40,12 @@ HOOKS = "{gateway}/webhooks:"
 NEVER = 3_600.0
 FORMER, SECRET = new_secret(), new_secret()
 DATA = {"id": "batch_1", "status": "completed"}
+SOON = RetryPolicy((0.0, 0.0))
+"""Three attempts, one after the other."""
 LOCAL = {
     "gateway_webhooks_allow_private": True,
     "gateway_webhooks_allow_http": True,
     "gateway_webhooks_ports": (0,),
-    "gateway_webhooks_delays_s": (0.0, 0.0),
 }
 
 
@@ -70,12 +74,26 @@ class Scene:
         resolver: Resolver = resolve,
         trust: ssl.SSLContext | None = None,
         clock: Clock | None = None,
+        retry_policy: RetryPolicy = SOON,
+        limits: ConcurrencyLimits | None = None,
+        timeout_s: float = TIMEOUT_S,
+        lease_ms: int = WebhookLimits().lease_ms,
         **settings: Any,
     ) -> Webhooks:
         """A gateway's webhooks that deliver nothing yet."""
         group = load(WebhookSettings, **LOCAL | settings)
-        broker = open_webhook_broker(load(QueueSettings, redis_url=self.url), group)
-        return Webhooks(broker, group, resolver=resolver, trust=trust, clock=clock)
+        held = replace(WebhookLimits.of(group), lease_ms=lease_ms)
+        broker = WebhookBroker(open_connection(load(QueueSettings, redis_url=self.url)), WebhookNames(), held)
+        return Webhooks(
+            broker,
+            group,
+            resolver=resolver,
+            trust=trust,
+            clock=clock,
+            retry_policy=retry_policy,
+            limits=limits,
+            timeout_s=timeout_s,
+        )
 
     def started(self, *given: Any, **settings: Any) -> Webhooks:
         """The same, delivering until the test ends."""
@@ -175,7 +193,7 @@ async def test_an_event_is_told_once_whoever_announces_it(scene: Scene) -> None:
 
 async def test_many_are_each_delivered_once_by_several(scene: Scene) -> None:
     receiver = await scene.receiver()
-    gateways = [scene.started(gateway_webhooks_per_host=16) for _ in range(3)]
+    gateways = [scene.started(limits=ConcurrencyLimits(per_host=16)) for _ in range(3)]
     sent = [await announce(gateways[n % 3], receiver.url(), f"e{n}") for n in range(60)]
     await scene.nothing_left()
     assert sorted(came.id for came in receiver.came) == sorted(sent)
@@ -210,7 +228,7 @@ async def test_a_receiver_that_asks_for_time_gets_it(scene: Scene, status: int) 
 async def test_a_redirect_is_not_followed(scene: Scene) -> None:
     other = await scene.receiver()
     receiver = await scene.receiver(lambda _n, _: Say(307, (("Location", other.url()),)))
-    await announce(scene.started(gateway_webhooks_delays_s=(0.0,)), receiver.url())
+    await announce(scene.started(retry_policy=RetryPolicy((0.0,))), receiver.url())
     letter = await scene.dead()
     assert (letter.error, letter.status) == ("the receiver answered 307", 307)
     assert (len(receiver.came), other.connections) == (2, 0)
@@ -226,7 +244,7 @@ async def test_a_redirect_is_not_followed(scene: Scene) -> None:
 )
 async def test_no_answer_is_a_failure(scene: Scene, said: Say, within_s: float, error: str) -> None:
     receiver = await scene.receiver(lambda _n, _: said)
-    await announce(scene.started(gateway_webhooks_delays_s=(0.0,), gateway_webhooks_timeout_s=within_s), receiver.url())
+    await announce(scene.started(retry_policy=RetryPolicy((0.0,)), timeout_s=within_s), receiver.url())
     letter = await scene.dead()
     assert (letter.reason, letter.error, letter.attempts, letter.status) == ("attempts", error, 2, 0)
 
@@ -256,7 +274,7 @@ async def test_what_is_answered_is_not_waited_for(scene: Scene, said: Say) -> No
 
 async def test_without_a_secret_nothing_is_sent(scene: Scene) -> None:
     receiver = await scene.receiver()
-    webhooks = scene.started(gateway_webhooks_delays_s=())
+    webhooks = scene.started(retry_policy=RetryPolicy(()))
     await webhooks.announce(receiver.url(), "batch.completed", DATA, event_id="e", tenant="t2")
     assert "no secret to sign it with" in (await scene.dead()).error
     assert receiver.connections == 0
@@ -275,7 +293,8 @@ async def test_a_name_that_leads_elsewhere_by_the_time_of_delivery_is_not_called
         asked.append(host)
         return answers[min(len(asked), 2) - 1]
 
-    webhooks = scene.started(rebinding, gateway_webhooks_allow_private=False, gateway_webhooks_life_ms=1_000)
+    brief = RetryPolicy(life_ms=1_000)
+    webhooks = scene.started(rebinding, gateway_webhooks_allow_private=False, retry_policy=brief)
     url = receiver.url("rebind.example.com")
     await webhooks.check(url, "t1")
     await announce(webhooks, url)
@@ -340,17 +359,6 @@ async def test_a_target_that_was_left_to_others_often_enough_is_given_up(scene: 
     assert (letter.reason, letter.attempts, receiver.connections) == ("refused", 1, 0)
 
 
-async def test_a_gateway_with_fewer_attempts_gives_up_nothing_of_another_one(scene: Scene) -> None:
-    receiver = await scene.receiver(lambda n, _: Say(500) if n < 3 else Say())
-    generous = scene.make(gateway_webhooks_delays_s=(0.0, 0.0))
-    await announce(generous, receiver.url())
-    await generous.stop()
-    scene.started(gateway_webhooks_delays_s=(), gateway_webhooks_life_ms=1_000)
-    await scene.nothing_left()
-    assert len(receiver.came) == 3
-    assert not await scene.broker.dead(1)
-
-
 async def test_a_name_is_looked_up_once_for_each_attempt_and_called_at_that_address(scene: Scene) -> None:
     """A second look-up, for the connection, could say something else than the first, for the check."""
     receiver = await scene.receiver(lambda n, _: Say(500) if n == 1 else Say())
@@ -370,7 +378,7 @@ async def test_the_certificate_has_to_be_the_names(scene: Scene, tmp_path: Path)
     receiver = await scene.stack.enter_async_context(Receiver().serving(server))
     found = names({name: ["127.0.0.1"] for name in ("hooks.example.com", "other.example.com")})
     trust = ssl.create_default_context(cafile=str(authority.file))
-    webhooks = scene.started(found, trust, gateway_webhooks_allow_http=False, gateway_webhooks_delays_s=())
+    webhooks = scene.started(found, trust, gateway_webhooks_allow_http=False, retry_policy=RetryPolicy(()))
     await announce(webhooks, receiver.url("hooks.example.com", "https"))
     await scene.nothing_left()
     assert len(receiver.came) == 1
@@ -448,7 +456,7 @@ async def test_without_a_secret_no_name_is_looked_up(scene: Scene) -> None:
 async def test_the_dead_receiver_of_one_tenant_leaves_room_for_others(scene: Scene) -> None:
     await scene.broker.set_secrets("t2", b"", encode_secrets([Secret(SECRET, 1)]))
     receiver = await scene.receiver(lambda _n, came: Say(500 if came.path == "/dead" else 200))
-    webhooks = scene.started(gateway_webhooks_limit=8, gateway_webhooks_delays_s=(NEVER,))
+    webhooks = scene.started(gateway_webhooks_limit=8, retry_policy=RetryPolicy((NEVER,)))
     for number in range(2):
         await announce(webhooks, receiver.url(path="/dead"), f"e{number}")
     for number in range(2, 8):
@@ -482,7 +490,7 @@ async def test_a_slow_receiver_holds_up_no_others(scene: Scene) -> None:
     slow = await scene.receiver(lambda _n, _: Say(200, after_s=NEVER))
     fast = await scene.receiver()
     found = names({"slow.example.com": ["127.0.0.1"], "fast.example.com": ["127.0.0.1"]})
-    webhooks = scene.make(found, gateway_webhooks_per_host=2, gateway_webhooks_concurrency=16)
+    webhooks = scene.make(found, limits=ConcurrencyLimits(together=16, per_host=2))
     for number in range(80):  # more than a gateway holds at once
         await announce(webhooks, slow.url("slow.example.com"), f"s{number}")
     for number in range(10):
@@ -498,7 +506,7 @@ async def test_what_has_waited_for_too_long_is_left_to_others(scene: Scene) -> N
     """Begun late in its lease, an attempt would still be under way when another gateway takes it."""
     receiver = await scene.receiver(lambda _n, _: Say(after_s=3.0))
     clock = ClockAhead()
-    webhooks = scene.started(clock=clock, gateway_webhooks_per_host=1)
+    webhooks = scene.started(clock=clock, limits=ConcurrencyLimits(per_host=1))
     for number in range(2):
         await announce(webhooks, receiver.url(), f"e{number}")
     await scene.both_taken(receiver)
@@ -515,7 +523,7 @@ async def test_what_has_waited_for_too_long_is_left_to_others(scene: Scene) -> N
 
 async def test_who_stops_hands_back_at_once_what_it_holds(scene: Scene) -> None:
     receiver = await scene.receiver(lambda n, _: Say(after_s=NEVER if n == 1 else 0.0))
-    leaving = scene.make(gateway_webhooks_per_host=1)
+    leaving = scene.make(limits=ConcurrencyLimits(per_host=1))
     leaving.start()
     first, second = await announce(leaving, receiver.url(), "e1"), await announce(leaving, receiver.url(), "e2")
     await scene.both_taken(receiver)
@@ -561,7 +569,7 @@ async def test_what_a_killed_gateway_was_sending_another_one_sends(scene: Scene)
         name = await announce(announcing, receiver.url())
         await eventually(lambda: receiver.came, 20, "it is being sent")
     await announcing.stop()
-    scene.started(gateway_webhooks_lease_ms=3_000, gateway_webhooks_timeout_s=1)
+    scene.started(lease_ms=3_000, timeout_s=1)
     await scene.nothing_left()
     assert [came.id for came in receiver.came] == [name, name], "a receiver knows it again"
 

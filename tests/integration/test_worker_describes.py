@@ -16,6 +16,7 @@ from streamfleet.operator.snapshot import read_workers, take_snapshot
 from streamfleet.producer.client import Client
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from tests.broker import Broker
+from tests.constants import UNREADY
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import chat
 from tests.unit.worker_requests import OK, ScriptedEngine
@@ -127,7 +128,7 @@ async def test_one_that_is_unfit_says_why_and_the_lane_that_waits_for_it_does_to
 ) -> None:
     engine = small_engine()
     engine.faults.errors = 1_000_000
-    async with worker_inside(redis_url, engine, unready_failures=2), Client(redis_url) as client:
+    async with worker_inside(redis_url, engine, changed={UNREADY: 2}), Client(redis_url) as client:
         for _ in range(8):
             await client.enqueue(chat(), lane=Lane.HIGH)
 

@@ -18,6 +18,7 @@ from streamfleet.worker.engine.base import EngineError
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished
+from tests.constants import QUICK_RETRIES
 from tests.contract.subjects import simulated_server
 from tests.integration.http_engine import MODELS, HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
@@ -177,10 +178,9 @@ async def test_a_hung_remote_server_holds_no_request_and_its_worker_is_unfit(fle
             "engine": "openai",
             "vllm_url": url,
             "watchdog_s": 1,
-            "retry_base_ms": 20,
             **NO_RECLAIM,
         }
-        worker = await fleet.worker("w1", ["short_rest"], **remote, max_deliveries=1_000)
+        worker = await fleet.worker("w1", ["short_rest"], QUICK_RETRIES, **remote, max_deliveries=1_000)
         server.send_signal(signal.SIGSTOP)
         ids = await fleet.add_many(3)
         await fleet.runs({"w1": 3})

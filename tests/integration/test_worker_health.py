@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from streamfleet.common.clock import SystemClock
+from tests.constants import QUICK_RETRIES, UNREADY
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.own_pages import Answer
 from tests.integration.worker_in_process import small_engine, worker_inside
@@ -97,12 +98,10 @@ async def _unfit_worker(fleet: Fleet, engine: HttpEngine, patches: list[str], **
     worker = await fleet.worker(
         "w1",
         patches,
+        {UNREADY: 5, **QUICK_RETRIES},
         engine="openai",
         vllm_url=engine.url,
-        unready_failures=5,
         batch_size=4,
-        retry_base_ms=1,
-        retry_max_ms=1,
         **settings,
     )
     await fleet.add_many(40)
@@ -119,7 +118,9 @@ async def test_refused_requests_do_not_hide_that_the_engine_is_broken(fleet: Fle
     """A worker is unfit by what its engine does; what never reached the engine says nothing about it."""
     engine = small_engine()
     engine.faults.unavailable = 1_000
-    async with worker_inside(fleet.url, engine, unready_failures=10, batch_size=1, max_deliveries=1) as inside:
+    async with worker_inside(
+        fleet.url, engine, changed={UNREADY: 10, **QUICK_RETRIES}, batch_size=1, max_deliveries=1
+    ) as inside:
         for _ in range(12):
             await fleet.add()
             await fleet.add(body="no JSON")

@@ -7,6 +7,7 @@ import pytest
 from streamfleet.common import metrics
 from streamfleet.common.envelope import MEANT
 from streamfleet.common.protocol import LANES, Status
+from tests.constants import QUICK_RETRIES
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
@@ -63,7 +64,7 @@ async def test_endings_reasons_and_room(fleet: Fleet) -> None:
 async def test_what_is_given_up_after_faults(fleet: Fleet) -> None:
     async with HttpEngine(lambda _id, _n: DOWN).serving() as engine:
         worker = await fleet.worker(
-            "w1", engine="openai", vllm_url=engine.url, max_deliveries=2, retry_base_ms=1, retry_max_ms=1
+            "w1", constants=QUICK_RETRIES, engine="openai", vllm_url=engine.url, max_deliveries=2
         )
         result = await fleet.result(await fleet.add(lane="high"))
         assert result.status is Status.DEAD

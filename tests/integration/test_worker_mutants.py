@@ -16,6 +16,7 @@ import pytest
 from streamfleet.worker import admission, complete, containment, execute, housekeeping, in_flight, lease, pull
 from streamfleet.worker.credit import Demand, estimate
 from streamfleet.worker.dispatcher import Dispatcher
+from tests.constants import LATE_RETRIES, UNREADY
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.test_worker_engine_death import Dumb
 from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
@@ -145,7 +146,7 @@ async def test_without_a_circuit_breaker_a_broken_engine_fails_the_whole_queue(
     monkeypatch.setattr(containment.CircuitBreaker, "weigh", lambda _self, outcome, *_: outcome)
     engine = small_engine()
     engine.faults.errors = 40
-    async with worker_inside(fleet.url, engine, max_deliveries=1, unready_failures=5):
+    async with worker_inside(fleet.url, engine, changed={UNREADY: 5}, max_deliveries=1):
         results = await fleet.results(await fleet.add_many(40))
     assert {result.ok for result in results} == {False}
 
@@ -154,7 +155,7 @@ async def test_without_backoff_all_tries_are_gone_in_a_moment(fleet: Fleet, monk
     monkeypatch.setattr(complete, "backoff_ms", lambda *_: 0)
     engine = small_engine()
     engine.faults.unavailable = 1_000
-    async with worker_inside(fleet.url, engine, retry_base_ms=60_000, retry_max_ms=60_000):
+    async with worker_inside(fleet.url, engine, changed=LATE_RETRIES):
         assert (await fleet.result(await fleet.add(), within_s=20)).status == "dead"
 
 
@@ -183,7 +184,7 @@ async def test_without_a_death_notice_a_dead_engine_uses_up_the_queue(
 ) -> None:
     monkeypatch.setattr(Dispatcher, "_declare_dead", lambda *_: None)
     engine = Dumb(small_engine(4)._profile)
-    async with worker_inside(fleet.url, engine, prefetch=0, max_deliveries=2, unready_failures=1_000, **NO_RECLAIM):
+    async with worker_inside(fleet.url, engine, changed={UNREADY: 1_000}, prefetch=0, max_deliveries=2, **NO_RECLAIM):
         ids = await fleet.add_many(20, chat(60))
         await fleet.runs({"w1": 4})
         engine.die()

@@ -13,6 +13,7 @@ from streamfleet.operator.tenants import read_tenants
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.lease import LeaseKeeper
 from tests.broker import Broker
+from tests.constants import LATE_RETRIES
 from tests.integration.http_engine import ANSWER, HttpEngine, Reply
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -225,7 +226,7 @@ async def test_no_retry_comes_after_the_deadline(fleet: Fleet) -> None:
     later = Reply(503, BUSY.body, (("Retry-After", "30"),))
     async with (
         HttpEngine(lambda _id, _n: later).serving() as engine,
-        worker_inside(fleet.url, remote(engine), retry_max_ms=60_000),
+        worker_inside(fleet.url, remote(engine), changed={"worker.complete.RETRY_MAX_MS": 60_000}),
     ):
         asked = time.monotonic()
         request = await fleet.add(ttl=20_000)
@@ -239,7 +240,7 @@ async def test_being_asked_back_at_once_does_not_use_up_all_tries_at_once(fleet:
     at_once = Reply(503, BUSY.body, (("Retry-After", "0"),))
     async with (
         HttpEngine(lambda _id, _n: at_once).serving() as engine,
-        worker_inside(fleet.url, remote(engine), retry_base_ms=60_000, retry_max_ms=60_000),
+        worker_inside(fleet.url, remote(engine), changed=LATE_RETRIES),
     ):
         request = await fleet.add()
         await eventually(lambda: fleet.redis.zcard("{default}:delayed"), what="it is put off")

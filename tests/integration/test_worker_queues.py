@@ -298,7 +298,7 @@ async def test_a_drain_through_one_queue_ends_the_process(queues: tuple[Fleet, F
 async def test_a_dead_engine_ends_the_workers_of_all_queues(queues: tuple[Fleet, Fleet]) -> None:
     qa, _ = queues
     engine = small_engine(4, models=("base", "sql"))
-    given = load(WorkerSettings, retry_base_ms=20)
+    given = load(WorkerSettings)
     shared = SharedEngine(engine, given, TWO)
     workers = [
         Worker("w1", load(QueueSettings, redis_url=qa.url, queue=queue, lease_ms=1_000), shared, given) for queue in TWO

@@ -12,6 +12,7 @@ from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
 from streamfleet.worker.engine.replies import error_reply
 from streamfleet.worker.engine.simulated import SimulatedEngine
+from tests.constants import QUICK_RETRIES, UNREADY
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
@@ -20,14 +21,13 @@ pytestmark = pytest.mark.kill
 SETTINGS: dict[str, Any] = {
     "lease_ms": 60_000,
     "batch_size": 8,
-    "unready_failures": 5,
-    "retry_base_ms": 20,
-    "retry_max_ms": 100,
 }
+UNFIT_AFTER = 5
+CHANGED = {**QUICK_RETRIES, UNREADY: UNFIT_AFTER}
 
 
 async def broken_worker(fleet: Fleet, *patches: str) -> WorkerProcess:
-    worker = await fleet.worker("broken", ["breakable", *patches], **SETTINGS)
+    worker = await fleet.worker("broken", ["breakable", *patches], CHANGED, **SETTINGS)
     worker.send(signal.SIGUSR1)
     return worker
 
@@ -39,7 +39,7 @@ async def unfit(worker: WorkerProcess) -> None:
 
 async def test_one_broken_engine_fails_one_request_and_the_others_succeed_elsewhere(fleet: Fleet) -> None:
     broken = await broken_worker(fleet)
-    await fleet.worker("well", **SETTINGS)
+    await fleet.worker("well", (), CHANGED, **SETTINGS)
     results = await fleet.results(await fleet.add_many(200, chat(0.05)))
     failed = [result for result in results if not result.ok]
     assert len(failed) <= 1  # the first, before anything spoke against the engine
@@ -51,7 +51,7 @@ async def test_one_broken_engine_fails_one_request_and_the_others_succeed_elsewh
 
 
 async def test_what_an_unfit_worker_holds_goes_back_at_once_and_uncounted(fleet: Fleet) -> None:
-    broken = await fleet.worker("broken", ["breakable"], **SETTINGS)
+    broken = await fleet.worker("broken", ["breakable"], CHANGED, **SETTINGS)
     held = await fleet.add_many(3, chat(60))
     # Claimed is not yet started, and what is started on a broken engine fails.
     await eventually(lambda: "streamfleet_running 3.0" in broken.get("/metrics").text, what="three are started")
@@ -59,7 +59,7 @@ async def test_what_an_unfit_worker_holds_goes_back_at_once_and_uncounted(fleet:
     ids = await fleet.add_many(10)
     await unfit(broken)
     await fleet.runs({})
-    await fleet.worker("well", **SETTINGS)
+    await fleet.worker("well", (), CHANGED, **SETTINGS)
     await fleet.runs({"well": 3})
     attempts = await fleet.redis.xpending_range("{default}:lane:normal", "workers", "-", "+", 10)
     assert [row["times_delivered"] for row in attempts] == [1] * 3
@@ -95,10 +95,10 @@ async def test_requests_that_break_every_engine_make_no_second_worker_unfit(flee
     engines = [small_engine(), small_engine()]
     for engine in engines:
         engine.faults.errors = 1_000_000
-    async with worker_inside(fleet.url, engines[0], "w1", **SETTINGS) as first:
+    async with worker_inside(fleet.url, engines[0], "w1", changed=CHANGED, **SETTINGS) as first:
         await fleet.add_many(6)
         await eventually(lambda: not first.worker.health().ready, what="w1 is unfit")
-        async with worker_inside(fleet.url, engines[1], "w2", **SETTINGS) as second:
+        async with worker_inside(fleet.url, engines[1], "w2", changed=CHANGED, **SETTINGS) as second:
             await eventually(lambda: _ended(fleet, 6), 10, "all have ended")
             assert second.worker.health().ready
             engines[1].faults.errors = 0
@@ -145,7 +145,7 @@ async def test_one_callers_failures_never_rest_a_worker(fleet: Fleet, kind: str,
     """Not even where a neighbour has some of its own, nor by bodies that are all different."""
     engine, own = Picky(), {"tenant": tenant} if tenant else {}
     engine.passing = passing
-    async with worker_inside(fleet.url, engine, **{**SETTINGS, "unready_failures": 20}, max_deliveries=2) as inside:
+    async with worker_inside(fleet.url, engine, changed=QUICK_RETRIES, max_deliveries=2, **SETTINGS) as inside:
         held = await fleet.add(body=chat(1.5), tenant="neighbour")
         await fleet.runs({"w1": 1})
         bad = [await fleet.add(body={**BAD[kind], "seed": number}, **own) for number in range(MANY)]
@@ -170,7 +170,7 @@ async def test_one_caller_alone_has_its_engine_probed(
     """Without a success of anybody between; each of the requests ends by its own attempts."""
     engine, own = Picky(), {"tenant": tenant} if tenant else {}
     engine.passing, engine.refuses_probes = passing, refuses_probes
-    async with worker_inside(fleet.url, engine, **SETTINGS, max_deliveries=2) as inside:
+    async with worker_inside(fleet.url, engine, changed=CHANGED, **SETTINGS, max_deliveries=2) as inside:
         ids = [await fleet.add(body=chat(user="bad", seed=number), **own) for number in range(MANY)]
         assert {result.ok for result in await fleet.results(ids)} == {False}
         assert inside.worker.health().ready
@@ -182,7 +182,7 @@ async def test_one_caller_alone_has_its_engine_probed(
 async def test_failures_of_several_callers_rest_a_worker(fleet: Fleet, passing: bool) -> None:
     engine = Picky()
     engine.passing = passing
-    async with worker_inside(fleet.url, engine, **SETTINGS) as inside:
+    async with worker_inside(fleet.url, engine, changed=CHANGED, **SETTINGS) as inside:
         for number in range(10):
             await fleet.add(body=chat(user="bad", seed=number), tenant="ab"[number % 2])
         await eventually(lambda: not inside.worker.health().ready, what="it is unfit")
@@ -194,7 +194,7 @@ async def test_a_broken_engine_rests_soon_whoever_asks_it(fleet: Fleet, tenants:
     """And uses up neither the queue nor its attempts, and no request to find out that it is mended."""
     engine = small_engine()
     setattr(engine.faults, fault, 1_000_000)
-    async with worker_inside(fleet.url, engine, **SETTINGS, max_deliveries=2) as inside:
+    async with worker_inside(fleet.url, engine, changed=CHANGED, **SETTINGS, max_deliveries=2) as inside:
         for number in range(40):
             own = {"tenant": tenants[number % len(tenants)]} if tenants else {}
             await fleet.add(body=chat(seed=number), **own)
@@ -207,7 +207,7 @@ async def test_a_broken_engine_rests_soon_whoever_asks_it(fleet: Fleet, tenants:
 
 async def test_a_mended_engine_needs_no_request_to_be_found_so(fleet: Fleet) -> None:
     worker = await broken_worker(fleet, "short_rest")
-    ids = await fleet.add_many(2 * SETTINGS["unready_failures"])
+    ids = await fleet.add_many(2 * UNFIT_AFTER)
     await unfit(worker)
     for each in ids:
         await fleet.broker.cancel(each)
@@ -228,7 +228,7 @@ async def test_without_doubt_a_broken_engine_fails_all_that_it_is_given(
     monkeypatch.setattr(containment.CircuitBreaker, "weigh", lambda *given: [weigh(*given), given[1]][1])
     engine = small_engine()
     engine.faults.errors = 1_000_000
-    async with worker_inside(fleet.url, engine, **SETTINGS):
+    async with worker_inside(fleet.url, engine, changed=CHANGED, **SETTINGS):
         await fleet.add_many(20)
         await eventually(lambda: _ended(fleet, 5), what="five failed for good")
 
@@ -238,7 +238,7 @@ async def test_without_letting_go_an_unfit_worker_keeps_what_it_holds(
 ) -> None:
     monkeypatch.setattr(Dispatcher, "_stop_all", lambda *_: None)
     engine = small_engine()
-    async with worker_inside(fleet.url, engine, **SETTINGS) as inside:
+    async with worker_inside(fleet.url, engine, changed=CHANGED, **SETTINGS) as inside:
         await fleet.add(body=chat(60))
         await fleet.runs({"w1": 1})
         engine.faults.errors = 1_000_000

@@ -15,9 +15,10 @@ from streamfleet.worker.main import run_together
 from streamfleet.worker.sharing import SharedEngine
 from streamfleet.worker.tracing import Traces
 from streamfleet.worker.worker import Worker
+from tests.constants import QUICK_RETRIES, Constants, constants
 from tests.waiting import eventually
 
-DEFAULTS: dict[str, Any] = {"lease_ms": 1_000, "retry_base_ms": 20, "retry_max_ms": 100}
+DEFAULTS: dict[str, Any] = {"lease_ms": 1_000}
 
 
 def small_engine(slots: int = 4, **more: Any) -> SimulatedEngine:
@@ -57,23 +58,28 @@ class Inside:
 
 @contextlib.asynccontextmanager
 async def worker_inside(
-    url: str, engine: Engine, name: str = "w1", traces: Traces | None = None, **settings: Any
+    url: str,
+    engine: Engine,
+    name: str = "w1",
+    traces: Traces | None = None,
+    changed: Constants = QUICK_RETRIES,
+    **settings: Any,
 ) -> AsyncIterator[Inside]:
-    """A ready worker; at the end it is told to leave in a hurry."""
-
+    """A ready worker with changed constants; at the end it is told to leave in a hurry."""
     given = {"redis_url": url, "max_body_bytes": 1_048_576, **DEFAULTS, **settings}
-    worker = Worker(name, load(QueueSettings, **given), engine, load(WorkerSettings, **given), traces=traces)
-    life = asyncio.create_task(worker.run())
-    try:
-        await eventually(lambda: worker.health().ready or life.done(), 20, f"{name} is ready")
-        yield Inside(worker, life)
-    finally:
-        worker.ask_to_stop()
-        worker.ask_to_stop()
-        await asyncio.wait({life}, timeout=20)
-        if not life.done():
-            life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
+    with constants(changed):
+        worker = Worker(name, load(QueueSettings, **given), engine, load(WorkerSettings, **given), traces=traces)
+        life = asyncio.create_task(worker.run())
+        try:
+            await eventually(lambda: worker.health().ready or life.done(), 20, f"{name} is ready")
+            yield Inside(worker, life)
+        finally:
+            worker.ask_to_stop()
+            worker.ask_to_stop()
+            await asyncio.wait({life}, timeout=20)
+            if not life.done():
+                life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
@@ -83,15 +89,18 @@ async def workers_inside(
     """Ready workers that share an engine, one for each queue with its models, run as the process runs them."""
     given = {"redis_url": url, **DEFAULTS, **settings}
     own = load(WorkerSettings, **given)
-    shared = SharedEngine(engine, own, dict(queues))
-    workers = [Worker(name, load(QueueSettings, **given, queue=queue), shared, own) for queue in queues]
-    life = asyncio.create_task(run_together(workers))
-    try:
-        await eventually(lambda: life.done() or all(each.health().ready for each in workers), 20, f"{name} is ready")
-        yield workers
-    finally:
-        for worker in [*workers, *workers]:
-            worker.ask_to_stop()
-        await asyncio.wait({life}, timeout=20)
-        life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
+    with constants(QUICK_RETRIES):
+        shared = SharedEngine(engine, own, dict(queues))
+        workers = [Worker(name, load(QueueSettings, **given, queue=queue), shared, own) for queue in queues]
+        life = asyncio.create_task(run_together(workers))
+        try:
+            await eventually(
+                lambda: life.done() or all(each.health().ready for each in workers), 20, f"{name} is ready"
+            )
+            yield workers
+        finally:
+            for worker in [*workers, *workers]:
+                worker.ask_to_stop()
+            await asyncio.wait({life}, timeout=20)
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)

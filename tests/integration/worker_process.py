@@ -25,6 +25,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 from streamfleet.common.results import Result
 from tests.broker import Broker
+from tests.constants import Constants
 from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking
@@ -54,12 +55,19 @@ class WorkerProcess:
         redis_url: its Redis.
         folder: where its log goes.
         name: its name in the queue.
+        constants: values of its constants, but for those of a worker with vLLM.
         patches: names of `worker_patches.PATCHES` to apply before it runs; tests of guards take the guard out so.
         settings: in lower case, without the prefix.
     """
 
     def __init__(
-        self, redis_url: str, folder: Path, name: str, patches: Iterable[str] = (), **settings: object
+        self,
+        redis_url: str,
+        folder: Path,
+        name: str,
+        patches: Iterable[str] = (),
+        constants: Constants | None = None,
+        **settings: object,
     ) -> None:
         self.name = name
         given = {key.upper(): str(value) for key, value in settings.items()}
@@ -70,7 +78,7 @@ class WorkerProcess:
         self._log = folder / f"{name}.log"
         self._process: ForkedProcess | subprocess.Popen[bytes]
         if values["ENGINE"] != "vllm":
-            self._process = ForkedProcess(runs, environment, self._log)
+            self._process = ForkedProcess(runs, environment, self._log, constants)
             return
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -165,16 +173,20 @@ class Fleet:
         await self.redis.aclose()
         await self.broker.close()
 
-    def start(self, name: str, patches: Iterable[str] = (), **settings: object) -> WorkerProcess:
+    def start(
+        self, name: str, patches: Iterable[str] = (), constants: Constants | None = None, **settings: object
+    ) -> WorkerProcess:
         """Start a worker without waiting for it."""
         given = {"redis_url": self.url, **settings}
-        worker = WorkerProcess(str(given.pop("redis_url")), self._folder, name, patches, **given)
+        worker = WorkerProcess(str(given.pop("redis_url")), self._folder, name, patches, constants, **given)
         self.workers.append(worker)
         return worker
 
-    async def worker(self, name: str, patches: Iterable[str] = (), **settings: object) -> WorkerProcess:
+    async def worker(
+        self, name: str, patches: Iterable[str] = (), constants: Constants | None = None, **settings: object
+    ) -> WorkerProcess:
         """Start a worker and wait until it takes requests."""
-        return await self.start(name, patches, **settings).ready()
+        return await self.start(name, patches, constants, **settings).ready()
 
     async def add(self, request_id: str = "", lane: str = "normal", body: Any = None, **fields: Any) -> str:
         """A plain XADD; the request id."""

@@ -17,6 +17,7 @@ import redis
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, QueueSettings, load, unknown_variables
 from streamfleet.operator.access_rules import Patterns, Role, rules
+from tests.constants import UNREADY
 from tests.integration.cli_processes import command, environment, streamfleet
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_process import Fleet, WorkerProcess
@@ -234,7 +235,7 @@ async def test_bodies_are_never_logged_or_shown(guarded: Guarded, tmp_path: Path
     engine = HttpEngine(lambda name, _: answers.get("broken" if name.startswith("probe-") else name, Reply()))
     fleet = Fleet(guarded.server.url, tmp_path)
     async with engine.serving():
-        worker = fleet.start("w1", engine="openai", vllm_url=engine.url, max_deliveries=1, unready_failures=1)
+        worker = fleet.start("w1", (), {UNREADY: 1}, engine="openai", vllm_url=engine.url, max_deliveries=1)
         try:
             await worker.ready()
             for request_id, body in bodies().items():
@@ -299,7 +300,9 @@ def test_a_worker_listens_where_it_is_told_and_nowhere_else(
 ) -> None:
     if not Path("/proc/self/net/tcp").exists():
         pytest.skip("no /proc on this system")
-    worker = WorkerProcess(guarded.server.url, tmp_path, "w1", **({} if host is None else {"health_host": host}))
+    worker = WorkerProcess(
+        guarded.server.url, tmp_path, "w1", (), None, **({} if host is None else {"health_host": host})
+    )
     try:
         worker.ready_blocking()
         assert list(listening(worker.pid)) == [expected]

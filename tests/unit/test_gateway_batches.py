@@ -170,7 +170,7 @@ ASKED = {"input_file_id": new_id(FILE, 1), "endpoint": CHAT, "completion_window"
 
 
 def test_a_batch_as_openai_asks_for_it() -> None:
-    read = read_batch_parameters({**ASKED, "metadata": {"for": "me"}}, 7 * DAY_MS)
+    read = read_batch_parameters({**ASKED, "metadata": {"for": "me"}})
     assert (read.window_ms, read.metadata, read.callback_url) == (DAY_MS, {"for": "me"}, None)
 
 
@@ -195,7 +195,7 @@ def test_a_batch_as_openai_asks_for_it() -> None:
 )
 def test_a_wrong_field_of_a_batch_is_named(changes: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as error:
-        read_batch_parameters({**ASKED, **changes}, 7 * DAY_MS)
+        read_batch_parameters({**ASKED, **changes})
     assert error.value.param == param
 
 
@@ -240,7 +240,7 @@ async def test_every_line_is_reserved_before_it_is_enqueued() -> None:
         enqueued.extend(numbers)
         return Refused([], [])
 
-    claimed = claimed_batch(10, reserve=reserve)
+    claimed = claimed_batch(reserve=reserve)
     submitter = Submitter(cast("Any", claimed))
     submitter._prepared_lines = cast("Any", prepared(7, 90, 3, 50))
     submitter._collector.submit = submit  # type: ignore[method-assign]
@@ -248,7 +248,7 @@ async def test_every_line_is_reserved_before_it_is_enqueued() -> None:
     assert enqueued == [7, 90, 3, 50]
 
 
-def claimed_batch(window: int, **more: Any) -> Any:
+def claimed_batch(**more: Any) -> Any:
     """A batch of a key with a limit, in progress, whose mark goes up as `reserve` says."""
 
     async def reserve(mark: int) -> None:
@@ -259,7 +259,6 @@ def claimed_batch(window: int, **more: Any) -> Any:
 
     claimed = SimpleNamespace(
         dependencies=SimpleNamespace(
-            settings=SimpleNamespace(gateway_batch_window=window),
             queues=None,
             budget=TokenBudget(None, cast("Any", None), 1, HandClock(), cast("Any", None)),
         ),
@@ -314,7 +313,7 @@ async def test_a_full_lane_is_tried_with_one_line_at_a_time() -> None:
 
     refused: list[int] = []
     ledger = SimpleNamespace(full=False, add_refusal=lambda error: refused.append(error.number))
-    claimed = claimed_batch(1_000, ledger=ledger)
+    claimed = claimed_batch(ledger=ledger)
     claimed.dependencies.budget = budget
     submitter = Submitter(claimed)
     submitter._prepared_lines = cast("Any", prepared(*range(1_000)))
@@ -342,7 +341,7 @@ async def test_answers_are_recorded_where_their_tokens_cannot_be_settled_now() -
     budget, answers = CountedBudget(), [Answer(number, "c", answered("hi")) for number in range(5)]
     recorded: list[int] = []
     ledger = SimpleNamespace(full=False, numbers=recorded, add_answer=lambda number, *_, **__: recorded.append(number))
-    claimed = claimed_batch(10, ledger=ledger)
+    claimed = claimed_batch(ledger=ledger)
     claimed.dependencies.budget = budget
     submitter = Submitter(claimed)
     submitter._prepared_lines = cast("Any", prepared(*range(5)))

@@ -97,7 +97,7 @@ async def test_a_body_that_finds_no_room_is_refused_before_it_is_read() -> None:
         pytest.fail("it was read")
 
     with pytest.raises(ApiError, match="503"):
-        await read_body(request(never, length=501), 10_000, 5, bodies.hold("b"))
+        await read_body(request(never, length=501), 10_000, bodies.hold("b"))
     other.release()
 
 
@@ -106,7 +106,7 @@ async def test_a_body_that_does_not_tell_its_length_is_refused_while_it_is_read(
     other = filled(bodies, "a", 500)
     asking = request(sending(b"x" * 400, b"x" * 101))
     with pytest.raises(ApiError, match="503") as raised:
-        await read_body(asking, 10_000, 5, bodies.hold("b"))
+        await read_body(asking, 10_000, bodies.hold("b"))
     asking.state.call.release()
     assert held() - before == 500
     assert b"x" * 400 not in kept_by(raised.value), "what had come is not kept with the error"
@@ -128,7 +128,7 @@ def kept_by(error: BaseException) -> list[object]:
 async def test_bytes_are_held_until_the_call_lets_go_of_them(then: str) -> None:
     bodies, before = Bodies(MOST), held()
     asking = request(sending(b"x" * 400, b"x" * 200, then=then))
-    reading = read_body(asking, 10_000, 5, bodies.hold("a"))
+    reading = read_body(asking, 10_000, bodies.hold("a"))
     if then == "http.request":
         assert len(await reading) == 600
     else:
@@ -141,7 +141,8 @@ async def test_bytes_are_held_until_the_call_lets_go_of_them(then: str) -> None:
     filled(bodies, "b", MOST).release()
 
 
-async def test_a_body_that_is_too_slow_is_let_go_of() -> None:
+async def test_a_body_that_is_too_slow_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamfleet.gateway.body.TIMEOUT_S", 0.05)
     bodies, before, never = Bodies(MOST), held(), asyncio.Event()
     some = sending(b"x" * 400)
 
@@ -153,6 +154,6 @@ async def test_a_body_that_is_too_slow_is_let_go_of() -> None:
 
     asking = request(receive)
     with pytest.raises(ApiError, match="408"):
-        await read_body(asking, 10_000, 0.05, bodies.hold("a"))
+        await read_body(asking, 10_000, bodies.hold("a"))
     asking.state.call.release()
     assert held() == before

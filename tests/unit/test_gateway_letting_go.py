@@ -99,5 +99,5 @@ async def test_a_content_stays_where_its_file_may_have_been_made(error: Exceptio
     headers = [(b"content-type", b"multipart/form-data; boundary=x")]
     request = Request({"type": "http", "method": "POST", "headers": headers, "state": {"call": Call(0.0)}}, receive)
     with pytest.raises(type(error)):
-        await receive_file(request, cast("Any", Files()), "t", 1_000, 5.0)
+        await receive_file(request, cast("Any", Files()), "t", 1_000)
     assert len(aborted) == deleted

@@ -16,6 +16,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.body import Bodies, read_body
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.files import upload
 from streamfleet.gateway.files.files import LOOK_EVERY_BYTES, MOST_OPEN, MOST_OPEN_PER_TENANT, Files
 from streamfleet.gateway.files.store import Store
 from streamfleet.gateway.files.upload import LEAST_BYTES_S, receive_file
@@ -143,11 +144,11 @@ async def test_an_upload_that_stalls_holds_little(files: Files, last: int) -> No
             "more_body": True,
         }
 
-    await receive_file(asking(sending(HEAD + b"x" + END)), files, "a", 10_000_000, 60)  # what is made once is made
+    await receive_file(asking(sending(HEAD + b"x" + END)), files, "a", 10_000_000)  # what is made once is made
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        task = asyncio.create_task(receive_file(asking(receive), files, "a", 10_000_000, 60))
+        task = asyncio.create_task(receive_file(asking(receive), files, "a", 10_000_000))
         await asyncio.wait_for(stalled.wait(), 10)
         # A thread may be about to write the last piece.
         await eventually(lambda: tracemalloc.get_traced_memory()[0] - before < 200_000, what="it holds little")
@@ -163,27 +164,32 @@ LEAST = round(LEAST_BYTES_S * PERIOD_S)
 
 
 @pytest.mark.parametrize("size", [1, LEAST // 8])
-async def test_an_upload_that_trickles_is_cut_off(files: Files, tmp_path: Path, size: int) -> None:
+async def test_an_upload_that_trickles_is_cut_off(
+    files: Files, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A byte before each end of a time-out kept it for ever."""
+    monkeypatch.setattr(upload, "IDLE_S", PERIOD_S)
     client = sending(HEAD, *[b"x" * size] * 1_000, period_s=PERIOD_S / 3)
     with pytest.raises(ApiError) as raised:
         async with asyncio.timeout(10):
-            await receive_file(asking(client), files, "a", 10_000_000, PERIOD_S)
+            await receive_file(asking(client), files, "a", 10_000_000)
     assert (raised.value.status, raised.value.code) == (408, "body_too_slow")
     assert (stored(tmp_path), files.coming) == (0, {})
 
 
-async def test_an_upload_that_begins_fast_has_to_go_on(files: Files) -> None:
+async def test_an_upload_that_begins_fast_has_to_go_on(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "IDLE_S", PERIOD_S)
     client = sending(HEAD + b"x" * 1_000_000, *[b"x"] * 1_000, period_s=PERIOD_S / 3)
     with pytest.raises(ApiError, match="408"):
         async with asyncio.timeout(10):
-            await receive_file(asking(client), files, "a", 10_000_000, PERIOD_S)
+            await receive_file(asking(client), files, "a", 10_000_000)
 
 
-async def test_an_upload_that_keeps_the_pace_is_kept(files: Files) -> None:
+async def test_an_upload_that_keeps_the_pace_is_kept(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The period is a long one: a machine that stalls for a short one looks like a sender that brings nothing."""
+    monkeypatch.setattr(upload, "IDLE_S", 8 * PERIOD_S)
     client = sending(HEAD, *[b"x" * 20 * LEAST] * 8, END, period_s=2 * PERIOD_S)
-    record = await receive_file(asking(client), files, "a", 10_000_000, 8 * PERIOD_S)
+    record = await receive_file(asking(client), files, "a", 10_000_000)
     assert record.bytes == 8 * 20 * LEAST
 
 
@@ -214,8 +220,8 @@ async def test_what_was_refused_makes_room_for_the_others(files: Files) -> None:
     with pytest.raises(ApiError):
         await second.write(b"x" * 1_000_001)
     await first.write(b"x" * 1_000_000)
-    for upload in (first, second):
-        await upload.abort()
+    for each in (first, second):
+        await each.abort()
 
 
 async def test_files_of_other_gateways_are_seen_in_between(files: Files) -> None:
@@ -247,16 +253,16 @@ async def test_an_upload_that_tells_its_length_is_refused_at_once(files: Files) 
         pytest.fail("it was read")
 
     with pytest.raises(ApiError, match="file_quota_exceeded"):
-        await receive_file(asking(never, (b"content-length", b"5000000")), files, "a", 10_000_000, 60)
+        await receive_file(asking(never, (b"content-length", b"5000000")), files, "a", 10_000_000)
     with pytest.raises(InvalidRequest, match="larger than"):
-        await receive_file(asking(never, (b"content-length", b"50000000")), files, "a", 10_000_000, 60)
+        await receive_file(asking(never, (b"content-length", b"50000000")), files, "a", 10_000_000)
 
 
 async def test_where_there_is_no_quota_nobody_looks(tmp_path: Path) -> None:
     records: Any = Records()
     files = Files(records, Store(f"file://{tmp_path}/files"), 10_000_000, 60_000)
     client = sending(HEAD + b"x" * 5_000_000 + END)
-    assert (await receive_file(asking(client), files, "a", 10_000_000, 60)).bytes == 5_000_000
+    assert (await receive_file(asking(client), files, "a", 10_000_000)).bytes == 5_000_000
     assert (records.looks, files.coming) == (0, {})
     await files.store.close()
 
@@ -270,8 +276,8 @@ async def test_an_encoded_body_is_refused(files: Files, coding: str) -> None:
         pytest.fail("it was read")
 
     for read in (
-        lambda request: read_body(request, 1_000, 60, Bodies(1_000).hold("a")),
-        lambda request: receive_file(request, files, "a", 1_000, 60),
+        lambda request: read_body(request, 1_000, Bodies(1_000).hold("a")),
+        lambda request: receive_file(request, files, "a", 1_000),
     ):
         with pytest.raises(ApiError) as raised:
             await read(asking(never, (b"content-encoding", coding.encode())))
@@ -283,4 +289,4 @@ async def test_an_encoded_body_is_refused(files: Files, coding: str) -> None:
 @pytest.mark.parametrize("coding", ["identity", "Identity", "", " identity , "])
 async def test_a_body_that_is_not_encoded_is_read(coding: str) -> None:
     request = asking(sending(b"{}"), (b"content-encoding", coding.encode()))
-    assert await read_body(request, 1_000, 60, Bodies(1_000).hold("a")) == b"{}"
+    assert await read_body(request, 1_000, Bodies(1_000).hold("a")) == b"{}"

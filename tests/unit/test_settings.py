@@ -184,9 +184,9 @@ def test_a_url_without_a_model_means_the_server_there(monkeypatch: Env) -> None:
 
 
 def test_limits_carry_what_the_scripts_need() -> None:
-    limits = load(QueueSettings, max_body_bytes=2048, shares="1,2,3,4", lane_limit=5, dead_cap=6).limits()
+    limits = load(QueueSettings, max_body_bytes=2048, shares="1,2,3,4", lane_limit=5, dead_bytes=2**25).limits()
     assert limits.max_entry_bytes == 2048 + ENVELOPE_BYTES
-    assert (limits.shares, limits.lane_limit, limits.dead_cap, limits.now_ms) == ((1, 2, 3, 4), 5, 6, None)
+    assert (limits.shares, limits.lane_limit, limits.dead_bytes, limits.now_ms) == ((1, 2, 3, 4), 5, 2**25, None)
 
 
 def test_misspelt_variables_are_noticed(monkeypatch: Env) -> None:

@@ -17,7 +17,6 @@ from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker.complete import MOST_AT_ONCE, RESPONSE_BYTES_AT_ONCE, Completer
 from streamfleet.worker.engine.base import EngineRequest, Partial
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -95,8 +94,7 @@ class Rig:
     def __init__(self) -> None:
         self.broker, self.in_flight, self.clock = Notebook(), InFlight(), HandClock()
         broker, unstreamed = cast("WorkerBroker", self.broker), cast("Publisher", None)
-        settings, limits = load(WorkerSettings, retry_base_ms=100), QueueLimits(retry_max_ms=1_000)
-        self.completer = Completer(broker, "w1", self.in_flight, unstreamed, settings, limits, self.clock)
+        self.completer = Completer(broker, "w1", self.in_flight, unstreamed, QueueLimits(), self.clock)
 
     async def write(self, *outcomes: tuple[InFlightRequest, Outcome]) -> None:
         """Hand all over, and see them written."""
@@ -257,12 +255,12 @@ async def test_a_full_redis_fails_no_good_answer() -> None:
 @pytest.mark.parametrize(
     ("attempt", "outcome", "shortest", "longest"),
     [
-        (1, Postponed("busy"), 50, 100),
-        (3, Postponed("busy"), 200, 400),
-        (9, Postponed("busy"), 500, 1_000),
+        (1, Postponed("busy"), 250, 500),
+        (3, Postponed("busy"), 1_000, 2_000),
+        (9, Postponed("busy"), 15_000, 30_000),
         (1, Postponed("busy", retry_after_ms=700), 700, 700),
-        (1, Postponed("busy", retry_after_ms=0), 50, 100),
-        (1, Postponed("busy", retry_after_ms=86_400_000), 1_000, 1_000),
+        (1, Postponed("busy", retry_after_ms=0), 250, 500),
+        (1, Postponed("busy", retry_after_ms=86_400_000), 30_000, 30_000),
         (3, Postponed("died", engine_died=True), 0, 0),
     ],
 )

@@ -13,13 +13,13 @@ import pytest
 from streamfleet.common.broker.types import Lease
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context, log_context
-from streamfleet.common.settings import WorkerSettings, load
 from streamfleet.worker import dispatcher
 from streamfleet.worker.containment import REST_S, Containment
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, cancelled
 from tests.clocks import HandClock
+from tests.constants import UNREADY, constants
 from tests.unit.worker_requests import in_flight_request
 from tests.waiting import eventually
 
@@ -73,11 +73,10 @@ class Room:
 class Rig:
     """A dispatcher with hands on both sides."""
 
-    def __init__(self, unready_failures: int, containment: Containment | None = None) -> None:
-        self.runs, self.room, self.in_flight = Runs(), Room(), InFlight()
-        settings, limits = load(WorkerSettings, unready_failures=unready_failures), QueueLimits(max_deliveries=MOST)
-        self.shared = containment or Containment(unready_failures)
-        given: Any = (self.room, self.runs, self.room, self.in_flight, settings, limits, HandClock(), self.shared)
+    def __init__(self, shared: Containment) -> None:
+        self.runs, self.room, self.in_flight, self.shared = Runs(), Room(), InFlight(), shared
+        limits = QueueLimits(max_deliveries=MOST)
+        given: Any = (self.room, self.runs, self.room, self.in_flight, limits, HandClock(), shared)
         self.dispatcher = Dispatcher(*given)
 
     async def start(self, *given: InFlightRequest) -> None:
@@ -101,9 +100,15 @@ class Rig:
         return set(self.in_flight.active())
 
 
+def contained(unready_failures: int) -> Containment:
+    """Rules by which so many faults make a worker unfit."""
+    with constants({UNREADY: unready_failures}):
+        return Containment()
+
+
 @asynccontextmanager
 async def rig(unready_failures: int = 1, containment: Containment | None = None) -> AsyncIterator[Rig]:
-    made = Rig(unready_failures, containment)
+    made = Rig(containment or contained(unready_failures))
     yield made
     await made.dispatcher.stop(StopReason.RELEASED, 1.0)
 
@@ -160,7 +165,7 @@ async def test_a_worker_whose_probe_fails_lets_go_of_all_it_holds() -> None:
 
 
 async def test_one_probe_is_for_all_queues_of_an_engine() -> None:
-    both = Containment(3)
+    both = contained(3)
     async with rig(containment=both) as one, rig(containment=both) as other:
         one.runs.fails_probes = other.runs.fails_probes = False
         await one.fail(3)
@@ -174,7 +179,7 @@ async def test_one_probe_is_for_all_queues_of_an_engine() -> None:
 
 async def test_a_probe_is_of_the_queue_whose_request_found_the_last_fault() -> None:
     """The model of another queue may work all the while."""
-    both = Containment(1)
+    both = contained(1)
     async with rig(containment=both) as one, rig(containment=both) as other:
         await other.fail(1)
         await eventually(lambda: not both.breaker.fit)
@@ -237,7 +242,7 @@ async def test_a_worker_that_rests_is_not_probed_and_one_that_tries_keeps_the_re
     ],
 )
 async def test_whose_request_finds_a_fault_is_probed(outcome: Outcome, at_fault: bool) -> None:
-    both = Containment(50)
+    both = contained(50)
     async with rig(containment=both) as one, rig(containment=both) as other:
         await one.fail(1)
         request = in_flight_request(1)
@@ -315,7 +320,7 @@ async def test_room_that_was_made_in_vain_is_given_up() -> None:
 
 async def test_a_suspect_of_one_queue_has_no_company_of_another() -> None:
     """It may kill the engine, which both queues have in common."""
-    both = Containment(1)
+    both = contained(1)
     async with rig(containment=both) as one, rig(containment=both) as other:
         running, last_try = in_flight_request(1), suspect(2, attempt=MOST)
         await other.start(running)
@@ -333,7 +338,7 @@ async def test_a_suspect_of_one_queue_has_no_company_of_another() -> None:
 
 
 async def test_an_engine_that_fails_one_queue_is_unfit_for_the_other() -> None:
-    both = Containment(1)
+    both = contained(1)
     async with rig(containment=both) as one, rig(containment=both) as other:
         first, held = in_flight_request(1), in_flight_request(2)
         await other.start(held)
@@ -345,7 +350,7 @@ async def test_an_engine_that_fails_one_queue_is_unfit_for_the_other() -> None:
 
 
 async def test_an_engine_that_one_queue_finds_dead_gets_nothing_of_the_other() -> None:
-    both = Containment(20)
+    both = contained(20)
     async with rig(containment=both) as one, rig(containment=both) as other:
         first, late = in_flight_request(1), in_flight_request(2)
         await one.start(first)

@@ -16,7 +16,7 @@ from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotP
 from streamfleet.common.limits import QueueLimits
 from streamfleet.worker import publishing
 from streamfleet.worker.in_flight import StopReason
-from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, Publisher
+from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, GROUPS_KEPT, Publisher
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import in_flight_request
@@ -36,7 +36,7 @@ class Notebook:
         self.tries = 0
 
     async def publish_tokens(self, groups: Sequence[TokenGroup], cap: int) -> None:
-        assert cap == 100
+        assert cap == GROUPS_KEPT
         self.tries += 1
         await self.open.wait()
         if self.refuse is not None:
@@ -52,7 +52,7 @@ class Notebook:
 class Rig:
     def __init__(self) -> None:
         self.broker, self.clock = Notebook(), HandClock()
-        self.publisher = Publisher(cast("Broker", self.broker), self.clock, interval_ms=50, cap=100)
+        self.publisher = Publisher(cast("Broker", self.broker), self.clock)
 
     def opened(self, number: int = 1) -> Any:
         one = in_flight_request(number)

@@ -50,11 +50,11 @@ class Rig:
         self.broker, self.engine = Notebook(), ScriptedEngine(self._answer)
         broker, clock, in_flight = cast("Broker", self.broker), HandClock(), InFlight()
         self.fails = fails
-        publisher = self.publisher = Publisher(broker, clock, interval_ms=50, cap=100)
-        settings, limits = load(WorkerSettings, retry_base_ms=1), QueueLimits(retry_max_ms=2)
+        publisher = self.publisher = Publisher(broker, clock)
+        settings, limits = load(WorkerSettings), QueueLimits()
         admission = Admission(self.engine, in_flight, settings)
         self.executor = Executor(self.engine, admission, publisher, clock, limits)
-        self.completer = Completer(broker, "w1", in_flight, publisher, settings, limits, clock)
+        self.completer = Completer(broker, "w1", in_flight, publisher, limits, clock)
 
     async def _answer(self, request: EngineRequest) -> EngineReply:
         if request.on_chunk is not None:

@@ -175,7 +175,7 @@ async def _requeue(redis_url: str | None, ids: list[str]) -> None:
             if message is None:
                 say(f"{letter.letter_id} cannot be read: somebody changed it")
                 refused += 1
-            elif await broker.requeue(letter.letter_id, replace(message, since_ms=now_ms, delays_s=None)):
+            elif await broker.requeue(letter.letter_id, replace(message, since_ms=now_ms)):
                 out(f"{message.id} requeued")
                 done += 1
     say(f"{done} requeued" + (f", {refused} not" if refused else ""))

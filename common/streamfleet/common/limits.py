@@ -44,9 +44,6 @@ class SharedLimits:
         int, Field(ge=1_000, description="A worker silent for so long has lost its requests, in ms.")
     ] = 10_000
     max_deliveries: Annotated[int, Field(ge=1, description="Tries before a request is given up as dead.")] = 5
-    retry_max_ms: Annotated[
-        int, Field(ge=1, description="Longest delay before a passing fault is tried again, in ms.")
-    ] = 30_000
     result_ttl_ms: Annotated[
         int, Field(ge=1_000, description="How long results and their ids are kept, in ms."), Use.SCRIPTS
     ] = 86_400_000
@@ -61,15 +58,6 @@ class SharedLimits:
         ),
         Use.SCRIPTS,
     ] = 268_435_456
-    waiting_ttl_ms: Annotated[
-        int,
-        Field(
-            ge=1_000,
-            description=(
-                "How long the id of a request that waits or runs is remembered, in ms; never shorter than results."
-            ),
-        ),
-    ] = 2_592_000_000
     patience_ms: Annotated[
         int,
         Field(ge=0, description="A request without a deadline ranks as if it had one so long after enqueueing, in ms."),
@@ -100,7 +88,6 @@ class SharedLimits:
         Field(description=f"Picks per mille guaranteed to {','.join(LANES)} while they wait; else strict priority."),
         Use.SCRIPTS,
     ] = SHARES
-    dead_cap: Annotated[int, Field(ge=1, description="About how many dead letters are kept."), Use.SCRIPTS] = 100_000
     dead_bytes: Annotated[
         int,
         Field(
@@ -112,9 +99,6 @@ class SharedLimits:
     dead_ttl_ms: Annotated[int, Field(ge=1_000, description="How long dead letters are kept, in ms."), Use.SCRIPTS] = (
         604_800_000
     )
-    reply_cap: Annotated[
-        int, Field(ge=100, description="About how many notifications one reply stream keeps."), Use.SCRIPTS
-    ] = 100_000
     lane_limit: Annotated[
         int, Field(ge=1, description="Most requests in one lane before enqueue raises QueueFull."), Use.CLIENTS
     ] = 100_000
@@ -156,10 +140,16 @@ class SharedLimits:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits(SharedLimits):
-    """All limits of a queue.
+    """All limits of a queue. Those that are no setting are the same everywhere; only tests pass other values.
 
     Attributes:
         max_entry_bytes: largest entry that may run; larger ones end as failed. The setting is `max_body_bytes`.
+        waiting_ttl_ms: time for which the id of a request that waits or runs is remembered. 30 days outlast any wait,
+            so that an id is not taken twice.
+        dead_cap: approximate number of dead letters that are kept. `dead_bytes` bounds their memory; this bounds their
+            number where they are small.
+        reply_cap: approximate number of notifications that one reply stream keeps: a client reads them at once, so more
+            than this belong to a client that has left.
         watchers: number of workers that watch for work; each of the others waits to be woken by name.
         at_once: largest number of requests that one call hands back.
         copied_bytes: most bytes of entries that one call copies, or stages; more would block Redis for too long.
@@ -171,6 +161,9 @@ class QueueLimits(SharedLimits):
     """
 
     max_entry_bytes: Annotated[int, Use.SCRIPTS] = DEFAULT_MAX_BODY_BYTES + ENVELOPE_BYTES
+    waiting_ttl_ms: int = 2_592_000_000
+    dead_cap: Annotated[int, Use.SCRIPTS] = 100_000
+    reply_cap: Annotated[int, Use.SCRIPTS] = 100_000
     watchers: Annotated[int, Use.SCRIPTS] = 2
     kept_bytes: int = 268_435_456
     kept_ttl_ms: int = 3_600_000

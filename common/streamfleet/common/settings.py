@@ -251,26 +251,11 @@ class WorkerSettings(Group):
             "kept in Redis. 0 to keep nothing of running answers."
         ),
     )
-    retry_base_ms: int = Field(500, ge=1, description="First delay before a passing fault is tried again, in ms.")
     drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")
-    stream_interval_ms: int = Field(
-        50, ge=1, description="Least time between two groups of tokens of a streamed request, in ms."
-    )
-    stream_cap: int = Field(
-        10_000, ge=100, description="About how many groups of tokens Redis keeps of one streamed request."
-    )
     health_host: str = Field(
         "127.0.0.1", description="Where /livez, /readyz and /metrics listen; 0.0.0.0 in a container."
     )
     health_port: int = Field(9100, ge=0, le=65_535, description="Their port; 0 picks a free one.")
-    unready_failures: int = Field(
-        20,
-        ge=1,
-        description=(
-            "So many engine faults in a row, without one success, make a worker unready; those of one tenant only if a "
-            "request of its own fails too."
-        ),
-    )
     # The cost limits of one request: docs/operate.md explains each.
     max_sequences: int = Field(32, ge=1, description="Most choices of one request: its n, for each of its prompts.")
     max_output_tokens: int = Field(
@@ -358,12 +343,6 @@ class ExporterSettings(Group):
         "127.0.0.1", description="Where its /metrics, /livez and /readyz listen; 0.0.0.0 in a container."
     )
     exporter_port: int = Field(9101, ge=0, le=65_535, description="Their port; 0 picks a free one.")
-    exporter_reuse_ms: int = Field(
-        5_000,
-        ge=0,
-        le=60_000,
-        description="How long one look at Redis serves all who ask, in ms; ten scrapers then cost as much as one.",
-    )
 
 
 WORKER_GROUPS: tuple[type[Group], ...] = (QueueSettings, EngineSettings, WorkerSettings, LogSettings)

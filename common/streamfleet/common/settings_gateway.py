@@ -23,8 +23,6 @@ def _split(value: Any) -> Any:
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], NoDecode, BeforeValidator(_split)]
 """Values with commas between."""
-DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""Waits between attempts that the Standard Webhooks specification suggests: ten attempts over about three days."""
 
 
 class WebhookSettings(Group):
@@ -39,18 +37,6 @@ class WebhookSettings(Group):
     gateway_webhooks_ports: Listed[int] = Field(
         (80, 443), description="Ports of callback URLs, with commas between; 0 for any."
     )
-    gateway_webhooks_delays_s: Listed[float] = Field(
-        DELAYS_S,
-        description="Seconds between the attempts of a webhook, with commas between; up to a fifth is added by chance. "
-        "There is one attempt more than delays.",
-    )
-    gateway_webhooks_life_ms: int = Field(
-        432_000_000, ge=1_000, description="No attempt is made so long after the event, in ms, whatever the delays."
-    )
-    gateway_webhooks_timeout_s: float = Field(
-        20.0, gt=0, le=300, description="How long one attempt may take, looking up the name included, in seconds."
-    )
-    gateway_webhooks_concurrency: int = Field(128, ge=1, description="Most attempts at once in one gateway process.")
     gateway_webhooks_per_host: int = Field(
         4, ge=1, description="Most attempts at once at one host: a slow receiver holds up no others."
     )
@@ -59,16 +45,6 @@ class WebhookSettings(Group):
         ge=1,
         description="Most webhooks outstanding, a quarter of them of one tenant; others are refused.",
     )
-    gateway_webhooks_lease_ms: int = Field(
-        60_000, ge=100, description="A delivery whose gateway died goes to another one so long after, in ms."
-    )
-    gateway_webhooks_remember_ms: int = Field(
-        86_400_000, ge=1_000, description="How long an ended webhook's event is not announced again, in ms."
-    )
-    gateway_webhooks_dead_cap: int = Field(10_000, ge=1, description="About how many dead webhooks are kept.")
-    gateway_webhooks_dead_ttl_ms: int = Field(
-        604_800_000, ge=1_000, description="How long dead webhooks are kept, in ms."
-    )
 
     @field_validator("gateway_webhooks_ports")
     @classmethod
@@ -76,23 +52,6 @@ class WebhookSettings(Group):
         if not value or not all(0 <= port <= 65_535 for port in value):
             raise ValueError("must be ports such as 80,443, or 0 for any")
         return value
-
-    @field_validator("gateway_webhooks_delays_s")
-    @classmethod
-    def _usable_webhook_delays(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if len(value) > 100 or not all(0 <= delay <= 31_536_000 for delay in value):
-            raise ValueError("must be up to 100 numbers of seconds such as 5,300,1800")
-        return value
-
-    @model_validator(mode="after")
-    def _lease_outlasts_an_attempt(self) -> Self:
-        # An attempt starts in the first half of its lease, and must end before the lease does.
-        if self.gateway_webhooks_lease_ms < 2_000 * self.gateway_webhooks_timeout_s + 100:
-            raise ValueError(
-                "STREAMFLEET_GATEWAY_WEBHOOKS_LEASE_MS must be more than twice STREAMFLEET_GATEWAY_WEBHOOKS_TIMEOUT_S: "
-                "an attempt under way would be given to another gateway"
-            )
-        return self
 
 
 class BatchSettings(Group):
@@ -112,27 +71,11 @@ class BatchSettings(Group):
     gateway_file_bytes_per_tenant: int = Field(
         0, ge=0, description="How many bytes all files of a tenant may have together; 0 for any."
     )
-    gateway_upload_idle_s: float = Field(
-        30.0,
-        gt=0,
-        description="Seconds over which the pace of an upload is measured: below 16 KiB a second, it is cut off.",
-    )
-    gateway_batch_window: int = Field(
-        1_000, ge=1, le=100_000, description="How many requests of one batch are in the queue at most."
-    )
     gateway_batches_at_once: int = Field(
         8, ge=0, description="How many batches a gateway runs at once; others wait. 0: this one runs none."
     )
     gateway_batch_max_requests: int = Field(
         1_000_000, ge=1, description="Most lines of a batch: about 100 bytes of memory each while they are checked."
-    )
-    gateway_batch_max_body_bytes: int = Field(
-        1_048_576,
-        ge=1_024,
-        description="Largest request body on a line of a batch, in bytes; at most STREAMFLEET_MAX_BODY_BYTES.",
-    )
-    gateway_batch_max_window_ms: int = Field(
-        604_800_000, ge=1_000, description="Longest completion_window that a batch may name, in ms."
     )
     gateway_batch_tokens_per_tenant: int = Field(
         0,
@@ -151,17 +94,6 @@ class BatchSettings(Group):
         description=(
             "How many batches and jobs of a tenant are kept; beyond it, the oldest that ended go, with their results."
         ),
-    )
-    gateway_batch_lease_ms: int = Field(
-        15_000, ge=500, description="A gateway that is silent for so long loses its batches to others, in ms."
-    )
-    gateway_simple_max_prompts: int = Field(
-        1_000, ge=1, description="Most prompts of one call of /v1/batch/sync or /v1/batch/async."
-    )
-    gateway_simple_max_bytes: int = Field(
-        8_388_608,
-        ge=1_024,
-        description="Largest body of such a call, and most that its requests may have together, in bytes.",
     )
 
     @model_validator(mode="after")
@@ -275,30 +207,12 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         ge=1,
         description="Most connections at once: the longest idle one is closed for a new one; where none is, a 503.",
     )
-    gateway_max_headers: int = Field(128, ge=16, description="Most headers of one request.")
-    gateway_max_header_bytes: int = Field(
-        32_768, ge=1_024, le=1_048_576, description="Largest path and headers of one request together, in bytes."
-    )
     gateway_max_held_bytes: int = Field(
         268_435_456,
         ge=1_048_576,
         description=(
             "Most bytes of request bodies that are held at once, while they are read and put into a queue, and of "
             "large answers while they are sent. Others get a 503. One tenant has at most half of it, then a 429."
-        ),
-    )
-    gateway_head_timeout_s: float = Field(
-        10.0, gt=0, description="How long the headers of a request may take to arrive, in seconds."
-    )
-    gateway_body_timeout_s: float = Field(
-        60.0, gt=0, description="How long the body of a request may take to arrive, in seconds."
-    )
-    gateway_write_timeout_s: float = Field(
-        30.0,
-        gt=0,
-        description=(
-            "Seconds over which the pace of a caller that takes its answer is measured: below 1 KiB a second, "
-            "it is cut off."
         ),
     )
     gateway_keep_alive_s: int = Field(

@@ -68,7 +68,7 @@ class AuthContext:
     async def read_body(self, most_bytes: int, setting: str = "") -> bytes:
         """Read the request's body. Raises like `body.read_body`."""
         room = self.gateway.bodies.hold(self.caller.tenant)
-        return await read_body(self.request, most_bytes, self.settings.gateway_body_timeout_s, room, setting)
+        return await read_body(self.request, most_bytes, room, setting)
 
     def hold_answer(self, size: int) -> None:
         """Count a large answer as held until it is sent. Raises ApiError if there is no room for it."""

@@ -16,6 +16,8 @@ from streamfleet.gateway import metrics
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import AWAY_S, LIMITED, NOT_AGAIN, SERVER, ApiError, retry_after
 
+TIMEOUT_S = 60.0
+"""Time for the body of a request to arrive: 4 MiB at half a megabit a second."""
 SMALL_ANSWER_BYTES = 65_536
 """Bytes of an answer up to which it is not counted: the limit of connections bounds those."""
 ROOM_S = 5.0
@@ -137,13 +139,12 @@ class Holding:
         self.bytes = 0
 
 
-async def read_body(request: Request, most_bytes: int, timeout_s: float, holding: Holding, setting: str = "") -> bytes:
+async def read_body(request: Request, most_bytes: int, holding: Holding, setting: str = "") -> bytes:
     """Returns the whole body. It counts as held until `Call.release`, or the end of the request.
 
     Args:
         request: has the body.
         most_bytes: of the body.
-        timeout_s: time for all of it.
         holding: counts it.
         setting: the operator's name of `most_bytes`; empty where it is fixed.
 
@@ -159,10 +160,10 @@ async def read_body(request: Request, most_bytes: int, timeout_s: float, holding
             raise _too_large(most_bytes, setting)
         holding.expect(int(announced))
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(TIMEOUT_S):
             return await _within(request, most_bytes, holding, setting)
     except TimeoutError:
-        text = f"the body did not arrive within {timeout_s:g} s"
+        text = f"the body did not arrive within {TIMEOUT_S:g} s"
         headers = {"connection": "close"}
         raise ApiError(408, text, "body_too_slow", headers=headers, reason="body_too_slow") from None
 

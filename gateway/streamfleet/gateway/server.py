@@ -31,6 +31,12 @@ from streamfleet.gateway.health import KEYS_OFF, HealthPort
 
 log = structlog.get_logger(__name__)
 BACKLOG = 1_024
+MOST_HEADERS, MOST_HEADER_BYTES = 128, 32_768
+"""Headers of one request, and bytes of its path and headers: several times what browsers and proxies send."""
+HEAD_TIMEOUT_S = 10.0
+"""Time for the headers of a request to arrive: an honest caller sends them at once."""
+WRITE_TIMEOUT_S = 30.0
+"""Time over which the pace of a caller that takes its answer is measured: a phone that changes networks needs less."""
 LAST_S = 5
 """Seconds to write the last answers, after all waiting callers were told that this process stops."""
 
@@ -124,15 +130,9 @@ def _stop(gateway: Gateway, server: Server) -> None:
 
 
 def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
-    limits = Limits(
-        settings.gateway_max_headers,
-        settings.gateway_max_header_bytes,
-        settings.gateway_head_timeout_s,
-        settings.gateway_write_timeout_s,
-        settings.gateway_max_connections,
-    )
+    limits = Limits(MOST_HEADERS, MOST_HEADER_BYTES, HEAD_TIMEOUT_S, WRITE_TIMEOUT_S, settings.gateway_max_connections)
     return uvicorn.Config(
-        Edge(build(gateway), settings.gateway_write_timeout_s, gateway.answers),
+        Edge(build(gateway), WRITE_TIMEOUT_S, gateway.answers),
         http=within(limits),
         ws="none",
         lifespan="off",

@@ -71,15 +71,21 @@ class Reason(StrEnum):
     LOST = "lost"  # its last attempts ended with the process that made them
 
 
+DEAD_TTL_MS = 604_800_000
+"""Time for which a dead webhook is kept: a week leaves operators time to notice and requeue it."""
+
+
 @dataclass(frozen=True, slots=True)
 class WebhookLimits:
     """Limits that the scripts enforce.
 
     Attributes:
-        lease_ms: time after which an unfinished delivery may be taken by another gateway.
+        lease_ms: time after which an unfinished delivery may be taken by another gateway: more than twice as long as an
+            attempt may take.
         outstanding, per_tenant: largest number of outstanding webhooks, in all and of one tenant; without keys, only
             in all.
-        remember_ms: time for which the id of an ended webhook is kept.
+        remember_ms: time for which the id of an ended webhook is kept: a day, because a batch's gateways may announce
+            its end again until then.
         dead_cap, dead_ttl_ms: approximate number of dead letters that are kept, and for how long.
         now_ms: epoch ms in place of the server's, for tests.
     """
@@ -89,19 +95,16 @@ class WebhookLimits:
     per_tenant: int = 2_500
     remember_ms: int = 86_400_000
     dead_cap: int = 10_000
-    dead_ttl_ms: int = 604_800_000
+    dead_ttl_ms: int = DEAD_TTL_MS
     now_ms: int | None = None
 
     @classmethod
     def of(cls, settings: WebhookSettings) -> Self:
         """Limits that the settings name; a tenant may have a quarter of all outstanding webhooks."""
         return cls(
-            settings.gateway_webhooks_lease_ms,
-            settings.gateway_webhooks_limit,
-            max(1, settings.gateway_webhooks_limit // 4),
-            settings.gateway_webhooks_remember_ms,
-            settings.gateway_webhooks_dead_cap,
-            settings.gateway_webhooks_dead_ttl_ms,
+            outstanding=settings.gateway_webhooks_limit,
+            per_tenant=max(1, settings.gateway_webhooks_limit // 4),
+            dead_ttl_ms=DEAD_TTL_MS,
         )
 
     def encoded(self) -> str:
@@ -120,7 +123,6 @@ class Message:
         tenant: tenant whose secrets sign it; empty where keys are off.
         body: the exact text to send.
         since_ms: time of its announcement or requeueing, epoch ms.
-        delays_s, life_ms: times of its attempts, as in RetryPolicy; without delays, those of the gateway that delivers.
     """
 
     id: str
@@ -129,8 +131,6 @@ class Message:
     tenant: str
     body: str
     since_ms: int
-    delays_s: tuple[float, ...] | None = None
-    life_ms: int = 0
 
     def encoded(self) -> str:
         """The message as it is stored, JSON."""
@@ -142,9 +142,7 @@ def read_message(text: bytes) -> Message | None:
     try:
         value: Any = json.loads(text)
         words = {name: str(value[name]) for name in ("id", "url", "type", "tenant", "body")}
-        delays = value.get("delays_s")
-        delays_s = None if delays is None else tuple(map(float, delays))
-        return Message(**words, since_ms=int(value["since_ms"]), delays_s=delays_s, life_ms=int(value["life_ms"]))
+        return Message(**words, since_ms=int(value["since_ms"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 

@@ -23,7 +23,6 @@ from streamfleet.common.envelope import CARRIED, unknown_fields
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, StreamfleetError, openai_error
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import MAX_META_BYTES, Status, digest_of_bytes
-from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.counting import Tally, count_wasted
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
@@ -36,6 +35,9 @@ MOST_AT_ONCE = 128
 REFUSED_AGAIN_S = 1.0
 RESPONSE_BYTES_AT_ONCE = 4_194_304
 ENTRY_BYTES_AT_ONCE = 1_048_576  # handing back copies the entries into Lua, and Redis serves nobody else meanwhile
+RETRY_BASE_MS, RETRY_MAX_MS = 500, 30_000
+"""First and longest delay before a passing fault is tried again: a full engine has room again within the first, and a
+server that restarts is asked soon after it is up."""
 _CARRIED = tuple((name.encode(), name) for name in CARRIED)
 _usage = jsontext.encoder(ascii_only=True, sort_keys=False, allow_nan=True)
 T = TypeVar("T")
@@ -49,8 +51,7 @@ class Completer:
         worker: this worker's name.
         in_flight: completed requests are removed from here.
         publisher: holds the chunks of streamed answers.
-        settings: the first delay after a passing fault.
-        limits: how often a request is tried, and its longest delay.
+        limits: how often a request is tried.
         clock: for timings.
     """
 
@@ -60,13 +61,11 @@ class Completer:
         worker: str,
         in_flight: InFlight,
         publisher: Publisher,
-        settings: WorkerSettings,
         limits: QueueLimits,
         clock: Clock,
     ) -> None:
         self._broker, self._worker, self._in_flight = broker, worker, in_flight
         self._publisher, self._clock = publisher, clock
-        self._retry_base_ms = settings.retry_base_ms
         self.configure(limits)
         self._waiting: deque[tuple[InFlightRequest, Outcome]] = deque()
         self._some = asyncio.Event()
@@ -74,7 +73,7 @@ class Completer:
 
     def configure(self, limits: QueueLimits) -> None:
         """Retry by these limits from now on."""
-        self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
+        self._max_deliveries = limits.max_deliveries
 
     def put(self, request: InFlightRequest, outcome: Outcome) -> None:
         """Add a request's outcome, to be written soon."""
@@ -256,9 +255,9 @@ class Completer:
         if outcome.engine_died:
             return 0
         spread = random.random()  # noqa: S311 - spreads retries, guards nothing
-        usual = backoff_ms(request.lease.attempt, self._retry_base_ms, self._retry_max_ms, spread)
+        usual = backoff_ms(request.lease.attempt, RETRY_BASE_MS, RETRY_MAX_MS, spread)
         # The server may ask for a retry at once, which would use up all attempts in a moment, or far too late.
-        return max(usual, min(outcome.retry_after_ms or 0, self._retry_max_ms))
+        return max(usual, min(outcome.retry_after_ms or 0, RETRY_MAX_MS))
 
 
 def backoff_ms(attempt: int, base_ms: int, longest_ms: int, random: float) -> int:

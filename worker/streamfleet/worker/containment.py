@@ -17,6 +17,9 @@ from streamfleet.worker.outcome import Finished, Outcome, Postponed
 from streamfleet.worker.pull import Puller
 
 SHRINKS_BY = 4
+UNREADY_FAILURES = 20
+"""Faults in a row, without one success, that make a worker unready: no run of unlucky requests is so long, and a broken
+engine reaches it within seconds."""
 REST_S = 15.0
 _MOST_TENANTS = 256
 
@@ -205,9 +208,6 @@ class CircuitBreaker:
 class Containment:
     """Both rules, and what runs, for all queues of one engine: what a request does to it harms those of every queue.
 
-    Args:
-        unready_failures: see `CircuitBreaker`.
-
     Attributes:
         isolation, breaker: the rules.
         running: number of requests that run.
@@ -217,8 +217,8 @@ class Containment:
         engine_died: the reason, as soon as a request finds out that the engine is dead.
     """
 
-    def __init__(self, unready_failures: int) -> None:
-        self.isolation, self.breaker = PoisonIsolation(), CircuitBreaker(unready_failures)
+    def __init__(self) -> None:
+        self.isolation, self.breaker = PoisonIsolation(), CircuitBreaker(UNREADY_FAILURES)
         self.running = 0
         self.pullers: list[Puller] = []
         self.probe: asyncio.Task[None] | None = None

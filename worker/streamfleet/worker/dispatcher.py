@@ -14,7 +14,6 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.common.limits import QueueLimits
-from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.containment import Containment, least
 from streamfleet.worker.counting import how_it_ended
@@ -38,7 +37,6 @@ class Dispatcher:
         executor: runs one request to its outcome, and probes the engine.
         completer: gets the outcomes.
         in_flight: told when the engine is done with a request.
-        settings: the faults that make a worker unfit.
         limits: most attempts of a request.
         clock: source of run times.
         containment: what the dispatchers of all queues of the engine have in common; None if this is the only one.
@@ -53,14 +51,13 @@ class Dispatcher:
         executor: Executor,
         completer: Completer,
         in_flight: InFlight,
-        settings: WorkerSettings,
         limits: QueueLimits,
         clock: Clock,
         containment: Containment | None = None,
     ) -> None:
         self._executor, self._completer = executor, completer
         self._in_flight, self._clock = in_flight, clock
-        shared = self._shared = containment or Containment(settings.unready_failures)
+        shared = self._shared = containment or Containment()
         shared.pullers.append(puller)
         self._isolation, self._breaker, self.engine_died = shared.isolation, shared.breaker, shared.engine_died
         self.configure(limits)

@@ -28,6 +28,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError, UnknownRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
+from streamfleet.worker.complete import RETRY_MAX_MS
 from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.mending import Mender
@@ -83,7 +84,7 @@ class Housekeeper:
     ) -> None:
         self._broker, self._worker, self._clock = broker, worker, clock
         self._lease = LeaseLength(limits.lease_ms)
-        self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
+        self._max_deliveries = limits.max_deliveries
         self._reclaim_guard = ReclaimGuard(limits.lease_ms / 1000, TICK_S)
         self._mender = Mender(broker, clock)
         self._cancels = CancelRequestProcessor(broker, self._heard)
@@ -96,7 +97,7 @@ class Housekeeper:
     def configure(self, limits: QueueLimits) -> None:
         """Keep the queue by these limits from now on."""
         self._lease.change(limits.lease_ms, self._clock.monotonic())
-        self._max_deliveries, self._retry_max_ms = limits.max_deliveries, limits.retry_max_ms
+        self._max_deliveries = limits.max_deliveries
 
     def redis_is_asked(self) -> None:
         """Start the reclaim guard's clock: a worker asks Redis from now on, so silence counts from here."""
@@ -210,7 +211,7 @@ class Housekeeper:
 
     async def _return_delayed(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""
-        _, next_ms = await self._broker.return_delayed(most_delay_ms=self._retry_max_ms)
+        _, next_ms = await self._broker.return_delayed(most_delay_ms=RETRY_MAX_MS)
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 

@@ -28,6 +28,11 @@ BYTES_AT_ONCE = 1_048_576
 MOST_HELD_BYTES = 33_554_432
 """Of all requests together, while Redis does not take them."""
 GROUPS_AT_ONCE = 2  # the first may hold only the role: the first token must not wait for an interval
+INTERVAL_S = 0.05
+"""Least time between two groups of one request, except its first groups and full ones: a reader sees 20 steps a second
+as fluent, and each one costs Redis a write."""
+GROUPS_KEPT = 10_000
+"""Approximate number of groups that Redis keeps of one request: more than eight minutes of a stream at that pace."""
 TOGETHER_S = 0.005
 LONGEST_LASTING_S = 600.0
 
@@ -105,17 +110,14 @@ class Publisher:
     Args:
         broker: the queue.
         clock: source of time.
-        interval_ms: least time between two groups of one request, except its first groups and full ones.
-        cap: approximate number of groups that Redis keeps of one request.
 
     Attributes:
         held_bytes: bytes of chunks that wait here.
     """
 
-    def __init__(self, broker: WorkerBroker, clock: Clock, *, interval_ms: int, cap: int) -> None:
+    def __init__(self, broker: WorkerBroker, clock: Clock) -> None:
         self.held_bytes = 0
-        self._broker, self._clock, self._cap = broker, clock, cap
-        self._interval_s = interval_ms / 1000
+        self._broker, self._clock = broker, clock
         self._open: set[Tokens] = set()
         self._plans: list[tuple[float, int, Tokens]] = []
         self._serial = count(1)
@@ -193,7 +195,7 @@ class Publisher:
         async with self._writing:
             now, groups = self._clock.monotonic(), []
             for tokens in due:
-                tokens.due_at = now + self._interval_s
+                tokens.due_at = now + INTERVAL_S
                 if tokens.request.stop_reason is not None:
                     tokens.drop()
                     continue
@@ -211,7 +213,7 @@ class Publisher:
     async def _publish(self, groups: Sequence[TokenGroup]) -> bool:
         """Returns True if Redis took all of them."""
         try:
-            await self._broker.publish_tokens(groups, self._cap)
+            await self._broker.publish_tokens(groups, GROUPS_KEPT)
         except StreamfleetError as error:
             return self._lose(groups, error)
         except Exception as error:  # noqa: BLE001 - one key of a wrong type must not cost other requests their tokens

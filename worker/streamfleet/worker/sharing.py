@@ -39,7 +39,7 @@ class SharedEngine:
         self.engine, self.queues = engine, queues
         self.in_flight = InFlight()
         self.admission = Admission(engine, self.in_flight, settings)
-        self.containment = Containment(settings.unready_failures)
+        self.containment = Containment()
         self.turns = Turns() if len(queues) > 1 else None
         self._users = 0
         self._starting = asyncio.Lock()

@@ -106,14 +106,14 @@ class Worker:
         self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight(shared.in_flight)
         self._in_flight = in_flight
         broker = self._broker = self._open_broker(queue, patience_s=None)  # waits for Redis without limit
-        self._publisher = Publisher(broker, clock, interval_ms=settings.stream_interval_ms, cap=settings.stream_cap)
+        self._publisher = Publisher(broker, clock)
         limits, admission = self._configuration.limits, shared.admission
         model = self._models[0] if self._models else ""
         self._executor = Executor(self._engine, admission, self._publisher, clock, limits, traces, model)
-        self._completer = Completer(broker, name, in_flight, self._publisher, settings, limits, clock)
+        self._completer = Completer(broker, name, in_flight, self._publisher, limits, clock)
         self._puller = Puller(broker, name, admission, in_flight, clock, shared.turns)
         self._dispatcher = Dispatcher(
-            self._puller, self._executor, self._completer, in_flight, settings, limits, clock, shared.containment
+            self._puller, self._executor, self._completer, in_flight, limits, clock, shared.containment
         )
         self._housekeeper = Housekeeper(broker, name, limits, clock)
         tokens = settings.checkpoint_tokens

@@ -22,7 +22,8 @@ from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
 MOST_METADATA_BYTES = 16_384
 """Most bytes of metadata as Redis holds it: JSON, with escapes."""
-LEAST_WINDOW_MS = 1_000
+LEAST_WINDOW_MS, MOST_WINDOW_MS = 1_000, 604_800_000
+"""Shortest and longest completion_window: a second, and a week, for which Redis remembers each line that is done."""
 USUAL_WINDOW = "24h"
 TOO_MUCH_S, CLEARING_S = 60, 2
 """Seconds after which to try again, because a batch has to end first."""
@@ -46,7 +47,7 @@ class BatchParameters:
     callback_url: str | None
 
 
-def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> BatchParameters:
+def read_batch_parameters(body: Mapping[str, Any]) -> BatchParameters:
     """Returns all parameters of a batch.
 
     Raises:
@@ -63,7 +64,7 @@ def read_batch_parameters(body: Mapping[str, Any], most_window_ms: int) -> Batch
         file_id,
         _read_endpoint(_read_text(body, "endpoint")),
         window,
-        read_window(window, most_window_ms),
+        read_window(window),
         read_metadata(body.get("metadata")),
         read_callback(body.get("callback_url")),
     )
@@ -76,11 +77,11 @@ def _read_endpoint(value: str) -> str:
     return value
 
 
-def read_window(value: str, most_ms: int, param: str = "completion_window") -> int:
+def read_window(value: str, param: str = "completion_window") -> int:
     """Returns a duration such as ``24h``, in ms. Raises InvalidRequest."""
     window_ms = parse_span(value, param)
-    if not LEAST_WINDOW_MS <= window_ms <= most_ms:
-        raise InvalidRequest(f"must be at least 1s and at most {most_ms // 1000}s", param)
+    if not LEAST_WINDOW_MS <= window_ms <= MOST_WINDOW_MS:
+        raise InvalidRequest(f"must be at least 1s and at most {MOST_WINDOW_MS // 1000}s", param)
     return window_ms
 
 

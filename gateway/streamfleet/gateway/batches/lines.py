@@ -134,7 +134,6 @@ class LineChecker:
         """Returns the request on a line; does not compare it with other lines."""
         if (len(text) > self._plain_bytes and _least_bytes(text) > self._plain_bytes) or len(text) > self._most_bytes:
             said = f"the line is too long for a request, whose body has at most {self._most_body_bytes} bytes"
-            said += " (STREAMFLEET_GATEWAY_BATCH_MAX_BODY_BYTES)"
             raise BadLine(number, None, said, None, "request_too_large")
         line = parse_line(text, number, self._most_body_bytes)
         if line.url != self._endpoint:

@@ -36,7 +36,7 @@ async def create(request: Request) -> JSONResponse:
     context = await authenticate(request, requests=1)
     raw = await context.read_body(MOST_BODY_BYTES)
     asked = parse_body(raw, MOST_BODY_BYTES)
-    parameters = read_batch_parameters(asked, context.settings.gateway_batch_max_window_ms)
+    parameters = read_batch_parameters(asked)
     lane = choose_lane(request.headers, asked, context.caller.lanes)
     context.show_lane(lane, Lane.LOW)
     await context.batching.check_callback(parameters.callback_url, context.tenant)

@@ -29,6 +29,8 @@ from streamfleet.gateway.broker.base import new_owner
 from streamfleet.gateway.broker.batches import BatchBroker, Contender, Taken
 
 log = structlog.get_logger(__name__)
+LEASE_MS = 15_000
+"""Silence after which a gateway loses its batches to others: it renews every second, so that many answers are late."""
 POLL_S = 1.0
 POLL_COUNT = 200
 PARKED_MS = 20_000
@@ -127,7 +129,7 @@ class Scheduler:
         self._skip = self._skip + POLL_COUNT if len(free) == POLL_COUNT else 0
 
     async def _claim(self, one: Contender) -> None:
-        taken = await self._broker.take_batch(one.id, self._owner, self._dependencies.settings.gateway_batch_lease_ms)
+        taken = await self._broker.take_batch(one.id, self._owner, LEASE_MS)
         if taken is not None:
             metrics.count_claimed(taken.epoch)
             task = asyncio.get_running_loop().create_task(self._run(taken))
@@ -226,14 +228,13 @@ class Scheduler:
 
     async def _renew(self, claimed: ClaimedBatch) -> None:
         """Renew the lease until that fails. The answers also tell if a caller cancelled the batch."""
-        lease_ms = self._dependencies.settings.gateway_batch_lease_ms
         heard_s = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(min(1.0, lease_ms / 4000))
+            await asyncio.sleep(min(1.0, LEASE_MS / 4000))
             try:
-                status = await self._broker.renew_batch(claimed.batch.id, claimed.epoch, lease_ms)
+                status = await self._broker.renew_batch(claimed.batch.id, claimed.epoch, LEASE_MS)
             except BrokerUnavailable:
-                if asyncio.get_running_loop().time() - heard_s > lease_ms / 1000:
+                if asyncio.get_running_loop().time() - heard_s > LEASE_MS / 1000:
                     raise
                 continue
             if status is None:

@@ -48,6 +48,8 @@ from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
+MOST_LINE_BYTES = 1_048_576
+"""Largest request body on a line of a batch: a gateway holds several lines of each batch at once."""
 SWEEP_S = 60.0
 FORGOTTEN = (20, 100, 100, 100, 100, 0)
 """Most ended batches to delete after each try to add one: after the limit was lowered, far too many are kept."""
@@ -99,7 +101,7 @@ class Batching:
             settings.gateway_file_ttl_ms,
             settings.gateway_file_bytes_per_tenant,
         )
-        most_body_bytes = min(settings.gateway_batch_max_body_bytes, queue_settings.max_body_bytes)
+        most_body_bytes = min(MOST_LINE_BYTES, queue_settings.max_body_bytes)
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, most_body_bytes, budget)
         self.scheduler = Scheduler(dependencies, self._announce_end)
         self._monitor = BatchMonitor(self.broker, self.scheduler)

@@ -134,6 +134,9 @@ class Collector:
 
 
 TICK_S = 0.5
+WINDOW = 1_000
+"""Requests of one batch that are in the queue at most: enough for a large fleet, and for prompts with the same start to
+be neighbours, and too few to fill a lane."""
 CONFLICT = "another request has the id of this line's request: the input was changed after the batch was accepted"
 
 
@@ -251,8 +254,7 @@ class Submitter:
             self._saved_s = now_s
 
     async def _submit_window(self) -> None:
-        window = self._claimed.dependencies.settings.gateway_batch_window
-        while (room := window - len(self._collector)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
+        while (room := WINDOW - len(self._collector)) > 0 and not self._claimed.cancelling and self._late_ms() < 0:
             chunk = await self._next_chunk(min(room, self._most))
             paid, enough = await self._paid(chunk)
             if not paid:
@@ -260,7 +262,7 @@ class Submitter:
                     continue  # all of them were refused for good
                 return
             if (last := max(ready.line.number for ready in paid)) > self._claimed.mark:
-                await self._claimed.reserve(last + window)
+                await self._claimed.reserve(last + WINDOW)
             refused = await self._collector.submit(paid)
             for ready in (*refused.full, *refused.conflicts):
                 await self._charges.release(ready)
@@ -311,9 +313,7 @@ class Submitter:
         return chunk
 
     async def _in_cache_order(self) -> AsyncGenerator[PreparedLine, None]:
-        block: Block[PreparedLine] = Block(
-            self._claimed.dependencies.settings.gateway_batch_window, lambda ready: ready.line.body
-        )
+        block: Block[PreparedLine] = Block(WINDOW, lambda ready: ready.line.body)
         async with aclosing(self._prepare_lines()) as lines:
             async for ready in lines:
                 if block.add(ready, size(ready.submission)):

@@ -44,11 +44,9 @@ _CONTENT = answers({"type": "string", "format": "binary"}, BYTES, about="what is
 async def upload(request: Request) -> JSONResponse:
     """Store a file."""
     context = await authenticate(request, requests=1)
-    settings = context.settings
+    most_bytes = context.settings.gateway_file_max_bytes
     with metrics.count_upload(), context.files.place(context.tenant):
-        record = await receive_file(
-            request, context.files, context.tenant, settings.gateway_file_max_bytes, settings.gateway_upload_idle_s
-        )
+        record = await receive_file(request, context.files, context.tenant, most_bytes)
     context.call.facts |= {"file": record.id, "bytes": record.bytes}
     return JSONResponse(file_object(record))
 

@@ -164,6 +164,8 @@ def _broken(error: FormParserError) -> InvalidRequest:
 
 FORM_BYTES = 65_536
 """Most bytes of a form, in addition to the file."""
+IDLE_S = 30.0
+"""Time over which the pace of an upload is measured: a line that stalls for less goes on."""
 LEAST_BYTES_S = 16_384
 """Pace at which an upload has to come, in bytes a second."""
 PURPOSES = ("batch",)
@@ -171,7 +173,7 @@ LEAST_KEPT_S, MOST_KEPT_S = 3_600, 2_592_000
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
-async def receive_file(request: Request, files: Files, tenant: str, most_bytes: int, idle_s: float) -> FileRecord:
+async def receive_file(request: Request, files: Files, tenant: str, most_bytes: int) -> FileRecord:
     """Receive an uploaded file, and return its record.
 
     Args:
@@ -179,7 +181,6 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         files: destination.
         tenant: owner of the file.
         most_bytes: limit for the file.
-        idle_s: time over which the pace of the client is measured.
 
     Raises:
         InvalidRequest: a field is wrong, or the file is too large; nothing is kept.
@@ -197,7 +198,7 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
     upload = await files.begin_upload(tenant)
     adding = False
     try:
-        await _read(request, form, upload, idle_s, most_bytes + FORM_BYTES)
+        await _read(request, form, upload, most_bytes + FORM_BYTES)
         purpose, kept_ms = check_fields(form.fields)
         await upload.close()
         adding = True
@@ -209,8 +210,8 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         raise
 
 
-async def _read(request: Request, form: Form, upload: Upload, idle_s: float, most_bytes: int) -> None:
-    size, client = 0, _Client(request, idle_s)
+async def _read(request: Request, form: Form, upload: Upload, most_bytes: int) -> None:
+    size, client = 0, _Client(request)
     with client.call.until_key_ends(client.end):
         while not client.call.body_read:
             size += await _take(client, form, upload)
@@ -237,9 +238,9 @@ class _Client:
         call: state of the request.
     """
 
-    def __init__(self, request: Request, idle_s: float) -> None:
+    def __init__(self, request: Request) -> None:
         self.call = call_of(request)
-        self._request, self._idle_s = request, idle_s
+        self._request = request
         self._flow: FlowControl | None = request.scope["state"].get("flow")
         self._waited_s, self._came = 0.0, 0
         self._waiting: asyncio.Timeout | None = None
@@ -261,14 +262,14 @@ class _Client:
                 raise self._error
             since_s = loop.time()
             try:
-                async with asyncio.timeout(self._idle_s - self._waited_s) as self._waiting:
+                async with asyncio.timeout(IDLE_S - self._waited_s) as self._waiting:
                     message = await self._request.receive()
             except TimeoutError:
                 pass
             finally:
                 self._waiting = None
             self._waited_s += loop.time() - since_s
-            if self._waited_s >= self._idle_s:
+            if self._waited_s >= IDLE_S:
                 self._judge()
         if message["type"] != "http.request":
             raise ClientDisconnect
@@ -280,8 +281,8 @@ class _Client:
         return data
 
     def _judge(self) -> None:
-        if self._came < LEAST_BYTES_S * self._idle_s:
-            text = f"the upload came with less than {LEAST_BYTES_S} bytes a second for {self._idle_s:g} s"
+        if self._came < LEAST_BYTES_S * IDLE_S:
+            text = f"the upload came with less than {LEAST_BYTES_S} bytes a second for {IDLE_S:g} s"
             headers = {"connection": "close"}
             raise ApiError(408, text, "body_too_slow", headers=headers, reason="body_too_slow")
         self._waited_s, self._came = 0.0, 0

@@ -41,8 +41,7 @@ async def accept(context: AuthContext, prompts: PromptParameters, lane: Lane, na
         InvalidRequest: its window or callback URL is refused.
         StoreUnavailable, StreamfleetError: the job was not created.
     """
-    settings, files = context.settings, context.files
-    window_ms = read_window(prompts.window, settings.gateway_batch_max_window_ms)
+    files, window_ms = context.files, read_window(prompts.window)
     await context.batching.check_callback(prompts.callback_url, context.tenant)
     before = None if naming is None else await context.batching.find_named(naming)
     if before is not None:

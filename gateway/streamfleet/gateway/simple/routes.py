@@ -41,6 +41,9 @@ from streamfleet.gateway.simple.reading import MOST_SHARED_CHARS, read_call
 from streamfleet.gateway.simple.sync import SyncCall
 
 router = APIRouter(tags=["simple service"])
+MOST_PROMPTS, MOST_CALL_BYTES = 1_000, 8_388_608
+"""Most prompts of one call, and most bytes of its body, or of its requests together: larger jobs come as a file, which
+is stored while it arrives."""
 _RESULTS, _JOB = answers("Results"), answers("Job")
 
 
@@ -153,13 +156,12 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
 
 
 async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptParameters]:
-    settings, most_shared = context.settings, min(MOST_SHARED_CHARS, context.gateway.queue_settings.max_body_bytes)
-    most_bytes = settings.gateway_simple_max_bytes
-    raw = await context.read_body(most_bytes, "STREAMFLEET_GATEWAY_SIMPLE_MAX_BYTES")
+    most_shared = min(MOST_SHARED_CHARS, context.gateway.queue_settings.max_body_bytes)
+    raw = await context.read_body(MOST_CALL_BYTES)
 
     def read() -> tuple[Mapping[str, Any], PromptParameters]:
-        asked = read_call(raw, settings.gateway_simple_max_prompts, most_shared)
-        return asked, read_prompts(asked, most_bytes)
+        asked = read_call(raw, MOST_PROMPTS, most_shared)
+        return asked, read_prompts(asked, MOST_CALL_BYTES)
 
     return await offload(len(raw), read)
 

@@ -279,7 +279,7 @@ async def _trace(gateway: Gateway, queue: str, request_id: str) -> Trace:
 async def _read_action(request: Request) -> tuple[Gateway, str, dict[str, Any]]:
     """Returns the gateway, the queue and the body of an action."""
     gateway = gateway_of(request)
-    raw = await read_body(request, MOST_BODY_BYTES, gateway.settings.gateway_body_timeout_s, gateway.bodies.hold(None))
+    raw = await read_body(request, MOST_BODY_BYTES, gateway.bodies.hold(None))
     asked = parse_body(raw, MOST_BODY_BYTES)
     return gateway, _queue(gateway, parameters.read_queue(asked)), asked
 

@@ -41,17 +41,15 @@ TROUBLE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimits:
-    """Limits of concurrency, and the lease.
+    """Limits of one process.
 
     Attributes:
-        together: attempts at once.
+        together: attempts at once; each has a connection of its own, so this bounds open files.
         per_host: attempts at once to one host.
-        lease_ms: how long this process has a delivery before others may take it.
     """
 
     together: int = 128
     per_host: int = 4
-    lease_ms: int = 60_000
 
     @property
     def most_held(self) -> int:
@@ -203,15 +201,14 @@ class Deliverer:
             assert task is not None  # noqa: S101 - this is always inside a task
             self._running.add(task)
             # After so long a wait, its lease could end before the attempt does.
-            if (self._clock.monotonic() - taken_at_s) * 2_000 > self._limits.lease_ms:
+            if (self._clock.monotonic() - taken_at_s) * 2_000 > self._broker.limits.lease_ms:
                 await self._end(delivery, self._postponed())
                 return
             await self._attempt(delivery, message)
 
     async def _attempt(self, delivery: Delivery, message: Message) -> None:
         begun_s = self._clock.monotonic()
-        # Where settings of gateways differ, those of the one that announced it count, whoever delivers.
-        policy = self._retry_policy if message.delays_s is None else RetryPolicy(message.delays_s, message.life_ms)
+        policy = self._retry_policy
         ending = give_up_unattempted(delivery.attempt, message.since_ms, self._clock.now_ms(), policy)
         if ending is None:
             answer = await self._send(message)

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from streamfleet.gateway.webhook_messages import Ending, Reason, Settlement
 
+DELAYS_S = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""Waits between attempts that the Standard Webhooks specification suggests: ten attempts over about three days."""
+LIFE_MS = 432_000_000
+"""Age of an event after which no attempt is made: five days, so that a receiver's Retry-After cannot stretch it on."""
 JITTER = 0.2
 """Up to this share is added to a delay at random, so that webhooks that failed together are not tried together."""
 MOST_WAIT_MS = 86_400_000
@@ -49,8 +53,8 @@ class RetryPolicy:
         life_ms: age of the event after which no attempt is made.
     """
 
-    delays_s: Sequence[float]
-    life_ms: int
+    delays_s: Sequence[float] = DELAYS_S
+    life_ms: int = LIFE_MS
 
     @property
     def attempts(self) -> int:

@@ -26,6 +26,9 @@ from streamfleet.gateway.webhooks.targets import (
 MOST_ANSWER_BYTES = 4_096
 """Most bytes of an answer that are read: some receivers treat an early close as an error."""
 MOST_ADDRESSES = 3
+TIMEOUT_S = 20.0
+"""Limit for one webhook, from the name's look-up to the answer. An attempt starts in the first half of its lease, and
+must end before the lease does, so this is less than half of a lease."""
 CONNECT_S, LINGER_S = 5.0, 1.0
 
 
@@ -34,17 +37,17 @@ class Sender:
 
     Args:
         policy: allowed targets.
-        timeout_s: limit for one webhook, from the name's look-up to the answer.
         look_ups: resolves names.
         trust: trusted certificates; httpx's by default.
+        timeout_s: limit for one webhook.
     """
 
     def __init__(
         self,
         policy: Policy,
-        timeout_s: float,
         look_ups: LookUps,
         trust: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._policy, self._timeout_s, self._look_ups = policy, timeout_s, look_ups
         self._trust = trust or httpx.create_ssl_context(trust_env=False)

@@ -23,7 +23,7 @@ from streamfleet.gateway.webhook_messages import Message, WebhookLimits, Webhook
 from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits, Deliverer
 from streamfleet.gateway.webhooks.retry_policy import RetryPolicy
-from streamfleet.gateway.webhooks.sender import Sender
+from streamfleet.gateway.webhooks.sender import TIMEOUT_S, Sender
 from streamfleet.gateway.webhooks.signing import active_secrets, read_secrets
 from streamfleet.gateway.webhooks.targets import (
     NOT_A_TARGET,
@@ -59,10 +59,13 @@ class Webhooks:
 
     Args:
         broker: has its own connection, because deliveries block it.
-        settings: allowed targets, and times of attempts.
+        settings: allowed targets, and attempts at once at one host.
         clock: the time.
         resolver: resolves names.
         trust: trusted certificates; httpx's by default.
+        retry_policy: times of attempts.
+        limits: numbers of attempts at once.
+        timeout_s: limit for one attempt.
     """
 
     def __init__(
@@ -73,9 +76,11 @@ class Webhooks:
         clock: Clock | None = None,
         resolver: Resolver = resolve,
         trust: ssl.SSLContext | None = None,
+        retry_policy: RetryPolicy | None = None,
+        limits: ConcurrencyLimits | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._broker, self._clock, self._look_ups = broker, clock or SystemClock(), LookUps(resolver)
-        self._settings = settings
         self._policy = Policy(
             settings.gateway_webhooks_allow_private,
             settings.gateway_webhooks_allow_http,
@@ -83,13 +88,9 @@ class Webhooks:
         )
         self._deliverer = Deliverer(
             broker,
-            Sender(self._policy, settings.gateway_webhooks_timeout_s, self._look_ups, trust),
-            RetryPolicy(settings.gateway_webhooks_delays_s, settings.gateway_webhooks_life_ms),
-            ConcurrencyLimits(
-                settings.gateway_webhooks_concurrency,
-                settings.gateway_webhooks_per_host,
-                settings.gateway_webhooks_lease_ms,
-            ),
+            Sender(self._policy, self._look_ups, trust, timeout_s),
+            retry_policy or RetryPolicy(),
+            limits or ConcurrencyLimits(per_host=settings.gateway_webhooks_per_host),
             self._clock,
         )
 
@@ -153,17 +154,7 @@ class Webhooks:
         if len(body.encode()) > MOST_BODY_BYTES:
             raise InvalidRequest(f"makes a webhook of more than {MOST_BODY_BYTES} bytes; send a reference", "data")
         name = message_id(tenant or "", event_id, url)
-        message = Message(
-            name,
-            url,
-            event_type,
-            tenant or "",
-            body,
-            now_ms,
-            self._settings.gateway_webhooks_delays_s,
-            self._settings.gateway_webhooks_life_ms,
-        )
-        if await self._broker.announce(message):
+        if await self._broker.announce(Message(name, url, event_type, tenant or "", body, now_ms)):
             metrics.ANNOUNCED.inc()
         return name
 

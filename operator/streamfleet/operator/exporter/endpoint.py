@@ -29,6 +29,8 @@ from streamfleet.operator.exporter.view import View, read_view
 log = structlog.get_logger(__name__)
 READ_TIMEOUT_S = 5.0  # Prometheus gives up a scrape after 10
 ANSWER_TIMEOUT_S = 2.0
+REUSE_S = 5.0
+"""Time for which one look at Redis serves all who ask: ten scrapers then cost as much as one."""
 
 
 class QueueCollector(Collector):
@@ -61,7 +63,7 @@ def run_exporter(queue: QueueSettings, exporter: ExporterSettings, log_settings:
 
 async def _serve(queue: QueueSettings, settings: ExporterSettings) -> None:
     broker = OperatorBroker.open(queue, patience_s=0)
-    reader = CachedReader(broker, SystemClock(), settings.exporter_reuse_ms / 1000)
+    reader = CachedReader(broker, SystemClock(), REUSE_S)
     server = HealthServer(
         settings.exporter_host,
         settings.exporter_port,

@@ -1,0 +1,34 @@
+"""Constants of the product with other values, for tests that cannot wait as long as a fleet does."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+Constants = Mapping[str, object]
+"""Values by the constants' dotted names below `streamfleet`, such as ``worker.complete.RETRY_MAX_MS``."""
+BATCH_WINDOW = "gateway.batches.submitter.WINDOW"
+UNREADY = "worker.containment.UNREADY_FAILURES"
+QUICK_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 20, "worker.complete.RETRY_MAX_MS": 100}
+LATE_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 60_000, "worker.complete.RETRY_MAX_MS": 60_000}
+
+
+def set_constants(values: Constants) -> None:
+    """Set them in this process, for good."""
+    for name, value in values.items():
+        module, _, constant = name.rpartition(".")
+        found = importlib.import_module(f"streamfleet.{module}")
+        assert hasattr(found, constant), name
+        setattr(found, constant, value)
+
+
+@contextmanager
+def constants(values: Constants) -> Iterator[None]:
+    """Have them in this process for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in values.items():
+            patch.setattr(f"streamfleet.{name}", value)
+        yield
