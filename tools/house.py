@@ -1,4 +1,4 @@
-"""Count what makes the code hard to enter: lines, modules, long functions, wide brokers, sentences without a subject.
+"""Count what makes the code hard to enter: lines, modules, settings, metrics, keys, long functions, sentences.
 
     .venv/bin/python tools/house.py                     the figures of this tree
     .venv/bin/python tools/house.py --since 240adab     two columns: that commit, and this tree
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOTS = ("common", "producer", "worker", "operator", "gateway", "cli")
-"""Source roots of the product; tests/, bench/ and tools/ are counted for sentences only."""
+"""Source roots of the product."""
 HEADLESS = re.compile(r"(What|Whatever|Who|Whoever|Whose|How|Whether|One that|Where|When|Which)\b")
 """First words that make a reader look for the subject; "Whether" reads better as "True if"."""
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -58,6 +58,12 @@ def figures(tree: Path) -> dict[str, str]:
     importers = imported_by(parsed)
     found = {
         "lines of the product": f"{sum(lines.values()):,}",
+        "lines of tests, bench": f"{length_of(tree / 'tests'):,}, {length_of(tree / 'bench'):,}",
+        "KB of Markdown": f"{sum(path.stat().st_size for path in sources(tree, 'md')) / 1000:.0f}",
+        "settings": str(len(settings(parsed))),
+        "metrics": str(len(metrics(parsed))),
+        "keys of a queue": str(len(keys(parsed))),
+        "verbs of queue, gateway": ", ".join(str(count) for count in verbs(lua).values()),
         "modules": str(len(product)),
         "modules with one importer": str(sum(importers[name] == 1 for name in map(dotted, product))),
         "Lua files": f"{len(lua)} ({sum(len(path.read_text(encoding='utf-8').splitlines()) for path in lua):,} lines)",
@@ -95,6 +101,51 @@ def imported_by(parsed: dict[Path, ast.Module]) -> Counter[str]:
                 wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         counted.update((wanted & names) - {dotted(path)})
     return counted
+
+
+def length_of(folder: Path) -> int:
+    """Lines of the Python sources in a folder."""
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(folder, "py"))
+
+
+def settings(parsed: dict[Path, ast.Module]) -> set[str]:
+    """Fields of the groups of settings, with those of their bases."""
+    classes = {
+        node.name: node for module in parsed.values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)
+    }
+
+    def lineage(name: str) -> set[str]:
+        bases = {base.id for base in classes[name].bases if isinstance(base, ast.Name) and base.id in classes}
+        return {name}.union(*map(lineage, bases))
+
+    groups: set[str] = set().union(*(found for name in classes if "Group" in (found := lineage(name))))
+    fields = (node for name in groups for node in classes[name].body if isinstance(node, ast.AnnAssign))
+    return {node.target.id for node in fields if isinstance(node.target, ast.Name)}
+
+
+def metrics(parsed: dict[Path, ast.Module]) -> set[str]:
+    """Names of the metrics: the first argument of the call that makes one."""
+    calls = (node for module in parsed.values() for node in ast.walk(module) if isinstance(node, ast.Call))
+    first = (call.args[0].value for call in calls if len(call.args) > 1 and isinstance(call.args[0], ast.Constant))
+    return {name for name in first if isinstance(name, str) and re.fullmatch(r"streamfleet_\w+", name)}
+
+
+def keys(parsed: dict[Path, ast.Module]) -> set[str]:
+    """Methods and properties of `Keys` that name a key."""
+    (names,) = (
+        node
+        for module in parsed.values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef) and node.name == "Keys"
+    )
+    return {
+        node.name for node in names.body if isinstance(node, FUNCTION) and ast.unparse(node.returns or node) == "str"
+    }
+
+
+def verbs(lua: list[Path]) -> Counter[str]:
+    """Number of scripts that each part has, without their libraries and policies."""
+    return Counter(path.parent.parent.name for path in lua if path.parent.name == "lua")
 
 
 def methods(parsed: dict[Path, ast.Module]) -> dict[str, int]:
