@@ -118,7 +118,7 @@ lint: setup-dev setup-lint
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/python -m tests.scripts.assembled
-	$(BIN)/python tools/configuration_page.py --check
+	$(BIN)/python tools/reference_pages.py --check
 	$(BIN)/python tools/protocol_tables.py --check
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m bench.gpu.page --check
@@ -139,7 +139,7 @@ format: setup-dev ## Format the sources, and repair what the linter can repair b
 	$(BIN)/ruff format
 
 docs: setup-dev ## Write the pages of docs/ that are made from the code
-	$(BIN)/python tools/configuration_page.py
+	$(BIN)/python tools/reference_pages.py
 	$(BIN)/python tools/protocol_tables.py
 	$(BIN)/python -m monitoring.panels
 

@@ -1,7 +1,7 @@
-"""Write `docs/configuration.md` from the settings themselves, so that the two cannot differ.
+"""Write docs/configuration.md from the settings and docs/metrics.md from the metrics, so that they cannot differ.
 
-.venv/bin/python tools/configuration_page.py            write the page
-.venv/bin/python tools/configuration_page.py --check    exit 1 when the page is not what would be written
+.venv/bin/python tools/reference_pages.py            write both pages
+.venv/bin/python tools/reference_pages.py --check    exit 1 when a page is not what would be written
 """
 
 from __future__ import annotations
@@ -9,18 +9,29 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
+from streamfleet.common import metrics as worker
 from streamfleet.common.limits import SharedLimits
+from streamfleet.common.protocol import LANES, Status
 from streamfleet.common.queue_configuration import NAMES
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
+from streamfleet.gateway import metrics as gateway
+from streamfleet.gateway.batches import metrics as batches
+from streamfleet.gateway.files import metrics as files
+from streamfleet.gateway.webhook_messages import Reason
+from streamfleet.gateway.webhooks import metrics as webhooks
+from streamfleet.operator.exporter.families import FAMILIES
+from streamfleet.operator.exporter.view import STATES
 
-PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
+DOCS = Path(__file__).parent.parent / "docs"
 COMMAND = "make docs"
 TITLES = {
     "QueueSettings": "Queue",
@@ -30,75 +41,166 @@ TITLES = {
     "GatewaySettings": "Gateway",
     "LogSettings": "Logging",
 }
-SHARED = ", ".join(f"`{variable(name)}`" for name in NAMES)
-INTRODUCTION = f"""\
-<!-- Made from the settings and limits in common/streamfleet/common by `make docs`: change those. -->
+SHARED, SECRET, HISTOGRAM = "¹", "²", "¹"
+CONFIGURATION = f"""\
+<!-- Made from the settings and limits in common/streamfleet/common by `{COMMAND}`: change those. -->
 
 # Configuration
 
-Every setting is an environment variable that begins with `{PREFIX}`. A few well-known names count as well; where
-both are set, the longer name wins. An empty variable counts as not set. Options of the command line win over the
-environment.
+Every setting is an environment variable; an empty one counts as not set, and options of the command line win. Of fixed
+values, the first is the default. A wrong value stops the process at its start, with one line for each. A secret, marked
+{SECRET}, may come from a file: `STREAMFLEET_REDIS_URL_FILE` names it.
 
-Names say their unit: `_MS` is milliseconds, `_S` seconds, `_BYTES` bytes.
-
-A setting that cannot be used stops the process at its start, with one line for each:
-
-```text
-STREAMFLEET_LEASE_MS: Input should be greater than or equal to 1000, not "20"
-```
-
-What all workers and clients of a queue share stands in Redis: the first worker writes what its environment says, and
-from then on `streamfleet queue set` changes it. Where the queue has a value, that holds, and the variable does not:
-{SHARED}. [operate.md](operate.md#changing-the-queues-configuration) says what a change applies to. All other
-settings may differ from process to process.
+Settings marked {SHARED} are the queue's: the first worker writes them to Redis, and then `streamfleet queue set`
+changes them ([what a change applies to](operate.md#changing-the-queues-configuration)).
 """
 OTHERS = """\
 ## Read by other programs
 
-streamfleet does not act on these. They reach vLLM and what it is built on, in the worker's process, and
-what the gateway stores files with.
-
-| variable | meaning |
+| variable | read by vLLM and its parts in the worker, or by the gateway's store of files |
 |---|---|
 | `HF_TOKEN` | Token for gated models on the Hugging Face hub. |
 | `HF_HOME` | Where downloaded models are kept. |
-| `HF_HUB_OFFLINE` | 1: never ask the hub. Where it is not set, the worker sets 1 when the model is a folder. |
-| `VLLM_WORKER_MULTIPROC_METHOD` | Where it is not set, the worker sets `spawn`. |
-| `VLLM_ALLOW_RUNTIME_LORA_UPDATING` | 1: adapters may be loaded while vLLM runs, by plugins such as the next. |
-| `VLLM_PLUGINS` | vLLM's plugins to load; `lora_filesystem_resolver` finds adapters. The worker adds its own. |
-| `VLLM_LORA_RESOLVER_CACHE_DIR` | Folder in which that plugin looks for an adapter by the model's name. |
-| `VLLM_CPU_KVCACHE_SPACE` | KV cache of vLLM's CPU build, in GiB. Where it is not set, the worker sets 1. |
-| `VLLM_MAX_N_SEQUENCES` | Largest `n` for vLLM. Where it is not set, the worker sets `STREAMFLEET_MAX_SEQUENCES`. |
-| `TORCHDYNAMO_DISABLE` | Where it is not set, the worker sets 1 on the CPU build: compiling needs g++. |
-| `OTEL_EXPORTER_OTLP_ENDPOINT` | Where spans go (`STREAMFLEET_TRACES`); OpenTelemetry's others count as well. |
-| `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` | For vLLM's own spans: `http/protobuf`, or `grpc`, which is its default. |
-| `AWS_ACCESS_KEY_ID` | Who the gateway is to a store at `s3://` (`STREAMFLEET_GATEWAY_FILES`); s3fs reads these four. |
-| `AWS_SECRET_ACCESS_KEY` | The same, and the secret part of it. |
-| `AWS_DEFAULT_REGION` | Where the bucket is. |
-| `AWS_ENDPOINT_URL` | Address of a store that speaks S3 and is not Amazon's. |
+| `HF_HUB_OFFLINE` | 1, the default for a model in a folder: never ask the hub. |
+| `VLLM_WORKER_MULTIPROC_METHOD` | `spawn` by default. |
+| `VLLM_ALLOW_RUNTIME_LORA_UPDATING` | 1: plugins may load adapters while vLLM runs. |
+| `VLLM_PLUGINS` | Plugins to load beside the worker's; `lora_filesystem_resolver` finds adapters. |
+| `VLLM_LORA_RESOLVER_CACHE_DIR` | Folder in which it does. |
+| `VLLM_CPU_KVCACHE_SPACE` | KV cache of the CPU build, in GiB; 1 by default. |
+| `VLLM_MAX_N_SEQUENCES` | Largest `n`; `STREAMFLEET_MAX_SEQUENCES` by default. |
+| `TORCHDYNAMO_DISABLE` | 1 by default on the CPU build: compiling needs g++. |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` | Where spans go (`STREAMFLEET_TRACES`). |
+| `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` | Of vLLM's spans: `grpc` by default, or `http/protobuf`. |
+| `AWS_ACCESS_KEY_ID` | Of a store at `s3://` (`STREAMFLEET_GATEWAY_FILES`), as the next three. |
+| `AWS_SECRET_ACCESS_KEY` | |
+| `AWS_DEFAULT_REGION` | |
+| `AWS_ENDPOINT_URL` | Address of a store that is not Amazon's. |
 """
+METRICS = f"""\
+<!-- Made from the metrics in the code by `{COMMAND}`: change those, or tools/reference_pages.py. -->
+
+# Metrics
+
+Workers serve `/metrics` on port 9100, with vLLM's own `vllm:…`; the exporter, one for each queue, on 9101, also while
+no worker lives; gateways on 8081. The [runbook](runbook/README.md) says what to do when one of them raises an alert.
+Names that end in `_total` are counters, those marked {HISTOGRAM} histograms, the others gauges. All of the exporter's
+also have the label `queue`.
+"""
+MORE = """\
+## Questions and their queries
+
+```text
+Is any lane late, and by how much?      max by (lane) (streamfleet_queue_deadline_pressure_seconds)
+How long do they wait on average?       sum by (lane) (rate(streamfleet_queued_seconds_sum[5m])) / sum by (lane) (rate(streamfleet_queued_seconds_count[5m]))
+What share of them misses its deadline? sum(rate(streamfleet_queue_requests_ended_total{status="expired"}[5m])) / sum(rate(streamfleet_queue_requests_ended_total[5m]))
+How full are the engines?               sum(streamfleet_running) / sum(streamfleet_slots)
+Which share of prompts is cached?       sum(rate(streamfleet_tokens_cached_total[5m])) / sum(rate(streamfleet_tokens_total{kind="prompt"}[5m]))
+Engine time for nothing, share          sum(rate(streamfleet_run_seconds_sum{status=~"postponed|released|lost"}[5m])) / sum(rate(streamfleet_run_seconds_sum[5m]))
+```
+
+Two of vLLM's metrics have new names in its releases 0.24 to 0.32:
+
+| old name | name now |
+|---|---|
+| `vllm:gpu_cache_usage_perc` | `vllm:kv_cache_usage_perc` |
+| `vllm:time_per_output_token_seconds` | `vllm:inter_token_latency_seconds`, of each token; `vllm:request_time_per_output_token_seconds`, the mean of each request |
+
+## Deadline pressure
+
+`streamfleet_queue_deadline_pressure_seconds` is the largest estimated lateness of the requests that wait in a lane with
+a deadline: (requests in more urgent lanes + its place in its lane) / throughput - time until its deadline. Above 0, the
+fleet is too slow by so many seconds; below 0, so much time is to spare. It is measured at 17 places of each lane.
+Requests without a deadline count as work; shares and pauses do not count. There is no series before the first
+throughput, which takes a second with a backlog, nor without a worker: scale from zero by
+`streamfleet_queue_outstanding`.
+
+## The exporter
+
+One look at the queue, of about 110 commands however long it is, serves all who ask within 5 s. Without an answer of
+Redis within 5 s, `streamfleet_exporter_up` is 0, there is no series of the queue, and `/readyz` has the reason. With
+[users for each role](../SECURITY.md#what-each-role-can-do), it runs as the operator: the
+autoscaler's user may not read ages, deadlines and workers.
+"""  # noqa: E501 - a query or a row of a table is one line
+VALUES: tuple[tuple[str, Iterable[str]], ...] = (
+    ("`lane`", LANES),
+    ("`status`", (*Status, "postponed", "released", "lost")),
+    ("`status` of open batches", batches.STATUSES),
+    ("`kind`", worker.TOKEN_KINDS),
+    ("`state`", STATES),
+    ("`reason` of a dead letter", worker.Reason),
+    ("`reason` of wasted tokens", worker.WASTED_REASONS),
+    ("`reason` of asking vLLM's application", worker.ByApplication),
+    ("`reason` of a refusal", gateway.REASONS),
+    ("`reason` of a store error", files.ERRORS),
+    ("`reason` of a webhook", Reason),
+    ("`outcome` of what was taken back", worker.RECLAIM_OUTCOMES),
+    ("`outcome` of a stream", gateway.STREAM_ENDS),
+    ("`outcome` of a line", batches.LINES),
+    ("`outcome` of a webhook", webhooks.OUTCOMES),
+)
 
 
-def render() -> str:
-    """The whole page."""
-    return "\n".join([INTRODUCTION, *(_section(group) for group in GROUPS), OTHERS])
+class Metric(NamedTuple):
+    """One row of the page."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def defined_in(*modules: ModuleType) -> Iterator[Metric]:
+    """The metrics that modules define, by the names that Prometheus stores."""
+    for value in (each for module in modules for each in vars(module).values() if hasattr(each, "_labelnames")):
+        family: Any = value.describe()[0]
+        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+        labels = ("version", "python", "vllm") if family.type == "info" else tuple(value._labelnames)  # noqa: SLF001
+        yield Metric(name, family.type, labels, family.documentation)
+
+
+def all_metrics() -> dict[str, list[Metric]]:
+    """All metrics, by the title of their table."""
+    return {
+        "Workers": list(defined_in(worker)),
+        "Exporter": [Metric(each.name, each.type, each.labels, each.help) for each in FAMILIES],
+        "Gateways": list(defined_in(gateway, batches, files, webhooks)),
+    }
+
+
+def configuration() -> str:
+    """The page of settings."""
+    return "\n".join([CONFIGURATION, *map(_section, GROUPS), OTHERS])
+
+
+def metrics() -> str:
+    """The page of metrics."""
+    sections = [METRICS]
+    for title, found in all_metrics().items():
+        rows = [
+            f"| `{each.name}`{HISTOGRAM if each.kind == 'histogram' else ''} | "
+            f"{', '.join(f'`{label}`' for label in each.labels)} | {each.text} |"
+            for each in found
+        ]
+        sections.append("\n".join([f"## {title}", "", "| metric | labels | meaning |", "|---|---|---|", *rows, ""]))
+    values = [f"| {label} | {', '.join(f'`{value}`' for value in known)} |" for label, known in VALUES]
+    sections.append("\n".join(["## Labels", "", "| label | values |", "|---|---|", *values, ""]))
+    return "\n".join([*sections, MORE])
 
 
 def _section(group: type[Group]) -> str:
-    lines = [f"## {TITLES[group.__name__]}", "", (group.__doc__ or "").strip(), ""]
-    lines += ["| variable | default | allowed | meaning |", "|---|---|---|---|"]
+    lines = [f"## {TITLES[group.__name__]}", "", "| variable | default | meaning |", "|---|---|---|"]
     limits_last = sorted(group.model_fields.items(), key=lambda item: hasattr(SharedLimits, item[0]))
     for name, field in limits_last:
-        cells = (_variables(name, field), _default(field), _allowed(field), _meaning(name, field))
-        lines.append(f"| {' | '.join(cells)} |")
+        mark = SHARED if group is GROUPS[0] and name in NAMES else SECRET if file_variables(name, field, PREFIX) else ""
+        meaning = (field.description or "").replace("|", "\\|")
+        lines.append(f"| {_variables(name, field)}{mark} | {_default(field)} | {meaning} |")
     return "\n".join([*lines, ""])
 
 
 def _variables(name: str, field: FieldInfo) -> str:
     own = variable(name)
     known = [other for other in _aliases(field) if other not in (own, name)]
-    return "<br>or ".join(f"`{each}`" for each in (own, *known))
+    return " or ".join(f"`{each}`" for each in (own, *known))
 
 
 def _aliases(field: FieldInfo) -> list[str]:
@@ -110,41 +212,33 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.default
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, tuple):
         value = ",".join(map(str, value)) if all(isinstance(item, int | float) for item in value) else shlex.join(value)
-    return f"`{value}`" if str(value) else "empty"
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    shown = [each for each in (value, *(choice for choice in choices if choice != value)) if str(each)]
+    return ", ".join(f"`{each}`" for each in shown)
 
 
-def _allowed(field: FieldInfo) -> str:
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
-    bounds = []
-    for rule in field.metadata:
-        for attribute, words in (("ge", "at least {}"), ("gt", "more than {}"), ("le", "at most {}")):
-            if (bound := getattr(rule, attribute, None)) is not None:
-                bounds.append(words.format(bound))
-    return ", ".join(bounds)
-
-
-def _meaning(name: str, field: FieldInfo) -> str:
-    files = [f"`{each}`" for each in file_variables(name, field, PREFIX)]
-    more = f" Or in a file, named by {' or '.join(files)}." if files else ""
-    return (field.description or "").replace("|", "\\|") + more
+PAGES = {"configuration.md": configuration, "metrics.md": metrics}
 
 
 def main() -> int:
-    """Write the page, or with `--check` tell whether it is fresh."""
-    parser = argparse.ArgumentParser(description="Write docs/configuration.md from the settings.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is stale")
+    """Write the pages, or with `--check` tell whether they are fresh."""
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md and docs/metrics.md from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is stale")
     check = parser.parse_args().check
-    page = render()
-    if not check:
-        PAGE.write_text(page, encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page:
-        return 0
-    print(f"docs/configuration.md is not what the settings say; run: {COMMAND}", file=sys.stderr)
-    return 1
+    stale = []
+    for name, render in PAGES.items():
+        page = DOCS / name
+        if not check:
+            page.write_text(render(), encoding="utf-8")
+        elif not page.is_file() or page.read_text(encoding="utf-8") != render():
+            stale.append(name)
+    if stale:
+        print(f"not what the code says: docs/{', docs/'.join(stale)}; run: {COMMAND}", file=sys.stderr)
+    return bool(stale)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,6 @@ BROKER = Dashboard(
             [(f"streamfleet_exporter_up{{{QUEUE}}}", "up")],
         ),
         Panel(
-            "Look",
-            "How long the exporter's last look took.",
-            [(f"streamfleet_exporter_look_seconds{{{QUEUE}}}", "look")],
-            "s",
-        ),
-        Panel(
             "Throughput",
             "Requests that succeed or fail a second, measured while something waits.",
             [(f"streamfleet_queue_throughput{{{QUEUE}}}", "throughput")],
@@ -41,11 +35,6 @@ BROKER = Dashboard(
         ),
         Panel(
             "Dead letters kept", "Dead letters in the stream.", [(f"streamfleet_queue_dead_letters{{{QUEUE}}}", "kept")]
-        ),
-        Panel(
-            "Room in the fleet",
-            "How many more requests the workers could take, as they say.",
-            [(f"streamfleet_queue_worker_credit{{{QUEUE}}}", "credit")],
         ),
         Panel(
             "Redis: memory",

@@ -84,12 +84,9 @@ CALLERS = (
         "bytes",
     ),
     Panel(
-        "Refused and cancelled",
-        "What gateways refused a second, by reason, and what was cancelled because its caller had left.",
-        [
-            rate("streamfleet_gateway_refused_total", "reason", ONE),
-            (f"sum(rate(streamfleet_gateway_cancelled_total{{{ONE}}}[{RATE}]))", "cancelled"),
-        ],
+        "Refused",
+        "What gateways refused a second, by reason.",
+        [rate("streamfleet_gateway_refused_total", "reason", ONE)],
         "reqps",
     ),
     Panel(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from monitoring.panels.model import BY_QUEUE, QUEUE, RATE, Dashboard, Panel, Variable, quantiles, rate
+from monitoring.panels.model import BY_QUEUE, QUEUE, Dashboard, Panel, Variable, quantiles, rate
 
 _LANE = Variable("lane", "label_values(streamfleet_queue_entries, lane)")
 LANE = 'lane="$lane"'
-
-ATTEMPTS = "rate(streamfleet_attempts_total"
-FINISHED = "rate(streamfleet_requests_finished_total"
 
 LANE_IN_DEPTH = Dashboard(
     "streamfleet-lane",
@@ -17,20 +14,17 @@ LANE_IN_DEPTH = Dashboard(
     (
         Panel(
             "Where its requests are",
-            "Waiting in order, with workers, and not yet brought in order.",
+            "All that have not ended, those that wait in order, and those with workers.",
             [
                 (f"streamfleet_queue_ready{{{QUEUE}, {LANE}}}", "waiting"),
                 (f"streamfleet_queue_running{{{QUEUE}, {LANE}}}", "running"),
-                (f"streamfleet_queue_undelivered{{{QUEUE}, {LANE}}}", "not yet in order"),
+                (f"streamfleet_queue_entries{{{QUEUE}, {LANE}}}", "all"),
             ],
         ),
         Panel(
             "Deadlines",
-            "Until the nearest deadline of what waits, and how late the worst will be.",
-            [
-                (f"streamfleet_queue_slack_seconds{{{QUEUE}, {LANE}}}", "until the nearest"),
-                (f"streamfleet_queue_deadline_pressure_seconds{{{QUEUE}, {LANE}}}", "pressure"),
-            ],
+            "How late the worst of what waits will be; negative is time to spare.",
+            [(f"streamfleet_queue_deadline_pressure_seconds{{{QUEUE}, {LANE}}}", "pressure")],
             "s",
         ),
         Panel(
@@ -68,13 +62,6 @@ LANE_IN_DEPTH = Dashboard(
             "Requests that workers ended, by terminal status.",
             [rate("streamfleet_requests_finished_total", "status", LANE)],
             "reqps",
-        ),
-        Panel(
-            "Attempts of a request",
-            "1 where nothing is tried twice.",
-            [
-                (f"sum({ATTEMPTS}{{{LANE}}}[{RATE}])) / sum({FINISHED}{{{LANE}}}[{RATE}]))", "attempts"),
-            ],
         ),
     ),
 )

@@ -18,26 +18,18 @@ WORKER = Dashboard(
     (
         Panel("Ready", "1 when it takes requests.", [(f"streamfleet_ready{{{ONE}}}", "{{instance}}")]),
         Panel(
-            "Sequences and slots",
-            "Sequences that the held requests ask for, beside what the engine runs together.",
-            [
-                (f"streamfleet_sequences{{{ONE}}}", "{{instance}} sequences"),
-                (f"streamfleet_slots{{{ONE}}}", "{{instance}} slots"),
-            ],
-        ),
-        Panel(
-            "KV cache asked for",
-            "Tokens that the held requests may come to need, of those that the engine has.",
-            [(f"streamfleet_kv_tokens_asked{{{ONE}}} / streamfleet_kv_tokens{{{ONE}}}", "{{instance}}")],
-            "percentunit",
-        ),
-        Panel(
-            "Held requests and credit",
-            "Requests that run, and how many more there is room for.",
+            "Held requests, slots and credit",
+            "Requests that run, sequences that the engine runs together, and how many more requests there is room for.",
             [
                 (f"streamfleet_running{{{ONE}}}", "{{instance}} run"),
+                (f"streamfleet_slots{{{ONE}}}", "{{instance}} slots"),
                 (f"streamfleet_credit{{{ONE}}}", "{{instance}} credit"),
             ],
+        ),
+        Panel(
+            "KV cache",
+            "Tokens that the engine has room for.",
+            [(f"streamfleet_kv_tokens{{{ONE}}}", "{{instance}}")],
         ),
         Panel(
             "Claimed",
@@ -57,13 +49,11 @@ WORKER = Dashboard(
             [rate("streamfleet_unknown_fields_total", "meant", ONE)],
         ),
         Panel(
-            "Tried again, handed back, dropped",
-            "Requests a second that went back after a fault, went back untried, or ended at the pull.",
+            "Tried again, handed back",
+            "Requests a second that went back after a fault, or went back untried.",
             [
                 (f"sum(rate(streamfleet_requests_retried_total{{{ONE}}}[{RATE}]))", "tried again"),
                 (f"sum(rate(streamfleet_requests_released_total{{{ONE}}}[{RATE}]))", "handed back"),
-                (f"sum(rate(streamfleet_requests_dropped_total{{{ONE}}}[{RATE}]))", "dropped"),
-                (f"sum(rate(streamfleet_requests_expired_total{{{ONE}}}[{RATE}]))", "expired in the queue"),
             ],
             "reqps",
         ),
@@ -93,26 +83,16 @@ WORKER = Dashboard(
         ),
         Panel(
             "Tokens for nothing",
-            "Output tokens a second of answers that nobody got, those that an abort saved, and those that were kept.",
+            "Output tokens a second of answers that nobody got, and those of interrupted runs that were kept.",
             [
                 rate("streamfleet_tokens_wasted_total", "reason", ONE),
                 (f"sum(rate(streamfleet_tokens_resumed_total{{{ONE}}}[{RATE}]))", "kept"),
-                (f"sum(rate(streamfleet_tokens_saved_total{{{ONE}}}[{RATE}]))", "saved"),
             ],
         ),
         Panel(
-            "Streams",
-            "Requests whose tokens are published while they come.",
-            [(f"streamfleet_streaming{{{ONE}}}", "{{instance}}")],
-        ),
-        Panel(
-            "Tokens published",
-            "Groups and chunks a second for those who read along, and chunks that Redis did not take.",
-            [
-                (f"sum(rate(streamfleet_stream_groups_total{{{ONE}}}[{RATE}]))", "groups"),
-                (f"sum(rate(streamfleet_stream_chunks_total{{{ONE}}}[{RATE}]))", "chunks"),
-                (f"sum(rate(streamfleet_stream_chunks_dropped_total{{{ONE}}}[{RATE}]))", "chunks dropped"),
-            ],
+            "Tokens not published",
+            "Chunks a second for those who read along that Redis did not take.",
+            [(f"sum(rate(streamfleet_stream_chunks_dropped_total{{{ONE}}}[{RATE}]))", "chunks dropped")],
         ),
         Panel(
             "vLLM: requests",

@@ -255,7 +255,6 @@ async def test_a_refused_head_is_picked_once(fleet: Fleet) -> None:
     assert (
         worker.metric('streamfleet_requests_claimed_total{lane="normal"}') == 11
     )  # the malformed ones, and the good one
-    assert worker.metric("streamfleet_requests_dropped_total") == 20
     assert (await fleet.broker.audit()).ended == {
         "succeeded": 1,
         "failed": 10,

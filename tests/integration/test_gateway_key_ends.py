@@ -25,8 +25,8 @@ PATH = "/v1/chat/completions"
 LONG = chat(60, model="simulated")
 WITHIN_S = 5.0
 SIZE = 40_000_000
-WRITTEN = 'streamfleet_gateway_file_bytes_total{direction="written"}'
-REFUSED_UPLOADS = 'streamfleet_gateway_uploads_total{outcome="refused"}'
+OPEN = "streamfleet_gateway_requests_open"
+REFUSED_UPLOADS = 'streamfleet_gateway_requests_total{code="401",endpoint="/v1/files"}'
 Ending = Callable[[GatewayBroker, str, KeyRecord], Awaitable[Any]]
 
 
@@ -138,9 +138,9 @@ async def test_uploads_end_with_their_key(stage: Stage, broker: GatewayBroker, e
         head = f"POST /v1/files HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {SIZE}\r\n"
         head += "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
         part = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        written, refused = stage.gateway.metric(WRITTEN), stage.gateway.metric(REFUSED_UPLOADS)
+        before, refused = stage.gateway.metric(OPEN), stage.gateway.metric(REFUSED_UPLOADS)
         await asyncio.to_thread(connection.sendall, (head + part).encode() + b"x" * 1_000_000)
-        await eventually(lambda: stage.gateway.metric(WRITTEN) > written, 10, "it comes")
+        await eventually(lambda: stage.gateway.metric(OPEN) > before, 10, "it comes")
         answer = asyncio.create_task(asyncio.to_thread(until_closed, connection))
         await end(broker, key, record)
         async with asyncio.timeout(WITHIN_S + LINGER_S):

@@ -318,13 +318,10 @@ async def test_a_caller_that_goes_away_cancels_its_request(stage: Stage) -> None
     asked = await abandoned(stage)
     await eventually(lambda: stage.worker.metric("streamfleet_running") == 0, 10, "the engine has dropped it")
     assert await status_of(stage.url, asked) == "cancelled"
-    assert stage.gateway.metric("streamfleet_gateway_cancelled_total") >= 1
 
 
 async def test_a_caller_that_means_to_come_back_does_not(stage: Stage) -> None:
-    before = stage.gateway.metric("streamfleet_gateway_cancelled_total")
     asked = await abandoned(stage, Idempotency_Key="again", X_Streamfleet_Ttl="4s")
-    assert stage.gateway.metric("streamfleet_gateway_cancelled_total") == before
     assert await eventually(lambda: status_of(stage.url, asked), 12) == "expired", "it went on to its deadline"
 
 

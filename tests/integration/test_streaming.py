@@ -24,7 +24,6 @@ from tests.integration.worker_process import Fleet, WorkerProcess, chat, fleet_o
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
-COUNTED = (metrics.STREAM_GROUPS, metrics.STREAM_CHUNKS, metrics.STREAM_CHUNKS_DROPPED)
 
 
 def text_of(tokens: int) -> str:
@@ -92,13 +91,13 @@ async def test_tokens_come_before_the_result_and_say_the_same(any_redis_url: str
 
 @pytest.mark.usefixtures("inside")
 async def test_redis_sees_some_twenty_writes_a_second_of_a_request(fleet: Fleet, client: Client) -> None:
-    before = [each._value.get() for each in COUNTED]
+    dropped = metrics.STREAM_CHUNKS_DROPPED._value.get()
     handle = await client.enqueue(chat(1.0), stream=True)
     result = await handle.result(10)
     run_s = ((result.timings.total_ms or 0) - (result.timings.queued_ms or 0)) / 1000
     groups = await fleet.redis.xlen(f"{{default}}:tokens:{handle.id}") - 1
     assert 10 <= groups <= 3 + run_s * 20
-    assert [each._value.get() - was for each, was in zip(COUNTED, before, strict=True)] == [groups, 102, 0]
+    assert metrics.STREAM_CHUNKS_DROPPED._value.get() == dropped
 
 
 @pytest.mark.usefixtures("inside")

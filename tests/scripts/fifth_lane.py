@@ -76,7 +76,7 @@ async def ended_by_nobody(queue: Queue, last: Lane) -> None:
 async def shown_to_operators(queue: Queue) -> None:
     """Show all lanes in the metrics, on the page, and in the judgement of which is late."""
     audit, sample = await read_queue(queue.broker)
-    metrics = families("q", view(audit, sample, queue.limits.patience_ms), 0.0)
+    metrics = families("q", view(audit, sample, queue.limits.patience_ms))
     labels = [sample.labels for metric in metrics for sample in metric.samples]
     assert {label["lane"] for label in labels if "lane" in label} == set(LANES)
     snapshot = await take_snapshot(queue.broker)

@@ -243,7 +243,7 @@ def test_no_snippet_carries_a_fixed_id_that_a_second_run_would_collide_with(
         assert FIXED_ID.search(planted), planted
 
 
-@pytest.mark.parametrize("tool", ["configuration_page", "protocol_tables"])
+@pytest.mark.parametrize("tool", ["reference_pages", "protocol_tables"])
 def test_pages_are_what_the_code_says(repository: Path, tool: str) -> None:
     done = subprocess.run(
         [sys.executable, f"tools/{tool}.py", "--check"], cwd=repository, capture_output=True, text=True, check=False

@@ -29,7 +29,8 @@ def lanes(places_read: Sequence[Ranked], **ready: int) -> list[LaneView]:
 
 
 def slacks(found: Sequence[LaneView]) -> dict[Lane, float]:
-    return {lane.lane: lane.slack_s for lane in found if lane.slack_s is not None}
+    """Seconds until the nearest deadline of each lane that has one."""
+    return {lane.lane: min(left_s for _, left_s in lane.deadlines) for lane in found if lane.deadlines}
 
 
 # -- places ------------------------------------------------------------------------------------------------

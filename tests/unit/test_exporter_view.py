@@ -16,7 +16,6 @@ from streamfleet.common.replies import lane_of, ranked_member
 from streamfleet.operator.broker.audit import Audit, LaneAudit, Sample
 from streamfleet.operator.exporter.families import FAMILIES, families
 from streamfleet.operator.exporter.view import STATES, View, view
-from streamfleet.operator.snapshot import DELAYED_AT_MOST
 from streamfleet.operator.tenants import TenantView
 
 NOW = 1_790_000_000_000
@@ -39,17 +38,6 @@ def seen(audited: Audit, sampled: Sample) -> View:
 
 def lane(found: View, name: Lane) -> Any:
     return next(each for each in found.lanes if each.lane is name)
-
-
-def test_undelivered_is_what_is_left_of_a_lane() -> None:
-    found = seen(audit(4, high=(20, 5, 2, 1), low=(9, 9, 0, 0)), sample(delayed={Lane.HIGH: 4}))
-    assert lane(found, Lane.HIGH).undelivered == 20 - 5 - 2 - 1 - 4
-    assert lane(found, Lane.LOW).undelivered == 0
-
-
-def test_undelivered_is_not_told_where_it_cannot_be() -> None:
-    found = seen(audit(DELAYED_AT_MOST + 1, high=(50_000, 0, 0, 0)), sample(delayed={Lane.HIGH: DELAYED_AT_MOST}))
-    assert lane(found, Lane.HIGH).undelivered is None
 
 
 def test_ages_and_endings() -> None:
@@ -81,7 +69,7 @@ def test_living_workers_are_those_that_gave_a_sign_of_life() -> None:
     }
     found = seen(audit(), sample(workers)).workers
     assert (found.by_state["ready"], found.by_state["unfit"], sum(found.by_state.values())) == (2, 1, 3)
-    assert (found.slots, found.running, found.credit) == (20, 11, None)
+    assert (found.slots, found.running) == (20, 11)
 
 
 def test_a_long_lease_has_long_silences() -> None:
@@ -91,11 +79,6 @@ def test_a_long_lease_has_long_silences() -> None:
         "gone": long | {"seen_ms": NOW - 301_000},
     }
     assert seen(audit(), sample(workers)).workers.slots == 8
-
-
-def test_credit_is_told_where_workers_tell_it() -> None:
-    workers = {"old": {"state": "ready", "seen_ms": NOW}, "new": {"state": "ready", "seen_ms": NOW, "credit": 5}}
-    assert seen(audit(), sample(workers)).workers.credit == 5
 
 
 def test_tenants_have_series_where_there_are_some() -> None:
@@ -111,7 +94,7 @@ def test_tenants_have_series_where_there_are_some() -> None:
 def page(found: View | None) -> str:
     class Fixed:
         def collect(self) -> Any:
-            return families("q", found, 0.01)
+            return families("q", found)
 
     registry = CollectorRegistry()
     registry.register(Fixed())
@@ -123,11 +106,11 @@ def series(text: str) -> set[str]:
 
 
 def test_without_redis_there_is_nothing_but_that() -> None:
-    assert series(page(None)) == {'streamfleet_exporter_up{queue="q"}', 'streamfleet_exporter_look_seconds{queue="q"}'}
+    assert series(page(None)) == {'streamfleet_exporter_up{queue="q"}'}
     assert 'streamfleet_exporter_up{queue="q"} 0.0' in page(None)
 
 
-MOST_SERIES = 2 + 7 * len(LANES) + 10 + len(STATES) + len(Status)
+MOST_SERIES = 1 + 5 * len(LANES) + 9 + len(STATES) + len(Status)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=10),

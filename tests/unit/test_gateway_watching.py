@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway import metrics
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches import metrics as batch_metrics
 from streamfleet.gateway.batches.monitor import Progress, status_label
 from streamfleet.gateway.broker.batches import OpenBatch
-from streamfleet.gateway.errors import ApiError
-from streamfleet.gateway.files import metrics as file_metrics
-from streamfleet.gateway.files.store import StoreUnavailable
 
 
 def value(sample: str, **labels: str) -> float:
@@ -76,23 +72,6 @@ def test_lines_that_were_late_are_not_counted_as_failed_too() -> None:
     batch_metrics.count_recorded({"completed": 5, "failed": 3, "late": 2, "prompt_tokens": 900})
     found = {outcome: value(sample, outcome=outcome) - before[outcome] for outcome in batch_metrics.LINES}
     assert found == {"completed": 5, "failed": 1, "expired": 2}
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (InvalidRequest("is wrong", "file"), "refused"),
-        (ApiError(408, "too slow"), "refused"),
-        (ApiError(503, "not now"), "broken"),
-        (StoreUnavailable("it is full"), "broken"),
-    ],
-    ids=["wrong", "slow", "unavailable", "store"],
-)
-def test_an_upload_is_refused_only_for_what_it_is(error: Exception, outcome: str) -> None:
-    before = value("streamfleet_gateway_uploads_total", outcome=outcome)
-    with pytest.raises(type(error)), file_metrics.count_upload():
-        raise error
-    assert value("streamfleet_gateway_uploads_total", outcome=outcome) == before + 1
 
 
 def test_of_a_group_of_chunks_the_first_tells_the_lag() -> None:

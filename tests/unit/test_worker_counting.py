@@ -12,10 +12,8 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.worker.counting import Tally, count_wasted, how_it_ended, show_occupancy
-from streamfleet.worker.credit import Demand
+from streamfleet.worker.counting import Tally, count_wasted, how_it_ended, show_capacity
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.in_flight import InFlight
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -74,7 +72,6 @@ def test_a_request_that_succeeded(growth: Growth) -> None:
     one.started_at = 101.0
     tallied((one, success(prompt_tokens=7, completion_tokens=11)))
     assert growth.of("streamfleet_requests_finished_total", **NORMAL) == 1
-    assert growth.of("streamfleet_attempts_total", **NORMAL) == 3
     for name, seconds in (("wait", 1.5), ("total", 3.5), ("first_token", 0.25)):
         assert growth.of(f"streamfleet_{name}_seconds_sum", **NORMAL) == pytest.approx(seconds), name
         assert growth.of(f"streamfleet_{name}_seconds_count", **NORMAL) == 1, name
@@ -139,7 +136,6 @@ def test_one_that_is_given_up_instead_of_tried_again(growth: Growth, code: Retry
     tally.close()
     labels = {"lane": "normal", "status": status}
     assert growth.of("streamfleet_requests_finished_total", **labels) == 1
-    assert growth.of("streamfleet_attempts_total", **labels) == 5
     assert growth.of("streamfleet_total_seconds_sum", **labels) == pytest.approx(3.5)
     assert growth.by_reason() == {reason: 1}
 
@@ -179,18 +175,13 @@ def test_how_an_attempt_ended(outcome: Outcome, said: str) -> None:
     assert how_it_ended(outcome) == said
 
 
-async def test_occupancy_follows_the_requests_in_flight() -> None:
-    in_flight, one = InFlight(), in_flight_request(demand=Demand(sequences=3, tokens=900))
-    show_occupancy(in_flight, Capacity(slots=8, kv_tokens=4_096))
-
+def test_an_engine_that_does_not_tell_its_kv_cache_has_no_number_of_tokens() -> None:
     def shown(name: str) -> float | None:
         return REGISTRY.get_sample_value(f"streamfleet_{name}")
 
-    in_flight.add(one)
-    assert [shown(name) for name in ("sequences", "slots", "kv_tokens_asked", "kv_tokens")] == [3, 8, 900, 4_096]
-    in_flight.done(one)
-    assert (shown("sequences"), shown("kv_tokens_asked")) == (0, 0)
-    show_occupancy(in_flight, Capacity(slots=8))
+    show_capacity(Capacity(slots=8, kv_tokens=4_096))
+    assert (shown("slots"), shown("kv_tokens")) == (8, 4_096)
+    show_capacity(Capacity(slots=8))
     assert math.isnan(shown("kv_tokens") or 0)
 
 

@@ -52,8 +52,8 @@ class SharedLimits:
         Field(
             ge=1_048_576,
             description=(
-                "Most memory of Redis that ended requests of one tenant's API keys may take, in bytes: results, ids "
-                "and streamed tokens. Those that ended first go before their time."
+                "Most memory of Redis for ended requests of one tenant's API keys; those that ended first go before "
+                "their time."
             ),
         ),
         Use.SCRIPTS,
@@ -67,8 +67,8 @@ class SharedLimits:
         Switch,
         Field(
             description=(
-                "on: a request that cannot be done by its deadline even if it starts now is not started, and ends as "
-                "expired at once, judged by how long requests of its length take."
+                "on: a request that cannot be done by its deadline, judged by how long those of its length take, ends "
+                "as expired at once."
             ),
         ),
     ] = "off"
@@ -77,7 +77,7 @@ class SharedLimits:
         Field(
             description=(
                 "on: turns of one program, or else session, go ahead by the program's age, by at most half of their "
-                "ttl or patience. A deadline given as such is kept to."
+                "ttl or patience."
             ),
         ),
         Use.SCRIPTS,
@@ -107,8 +107,7 @@ class SharedLimits:
         Field(
             ge=1_048_576,
             description=(
-                "Most memory of Redis that one lane may take before enqueue raises QueueFull for requests of 16 KiB or "
-                "more, in bytes."
+                "Most memory of Redis for one lane before enqueue raises QueueFull for requests of 16 KiB or more."
             ),
         ),
         Use.CLIENTS,
@@ -119,9 +118,7 @@ class SharedLimits:
             ge=1,
             le=100,
             description=(
-                "Most of these two limits that one tenant may have waiting while another one enqueued within the hour, "
-                "in percent. Alone, or without tenants, all of it. Bytes of what workers have staged count only where "
-                "a user may read them: a gateway may, a producer may not."
+                "Most of these two limits that one tenant may have waiting while another one enqueued within the hour."
             ),
         ),
         Use.CLIENTS,

@@ -1,7 +1,7 @@
 """All metrics of a worker, in the default registry, so that one /metrics page serves them with vLLM's own.
 
-Labels have few values, all known in advance: no text from a request or an engine becomes a label. docs/metrics.md
-explains each metric, and how to react to it.
+Labels have few values, all known in advance: no text from a request or an engine becomes a label. `make docs` writes
+docs/metrics.md from the texts here.
 """
 
 from __future__ import annotations
@@ -108,15 +108,12 @@ FINISHED = Counter(
     "Requests that this worker ended, by terminal status.",
     ["lane", "status"],
 )
-ATTEMPTS = Counter(
-    "streamfleet_attempts_total", "Attempts that the requests took that this worker ended.", ["lane", "status"]
-)
 RETRIED = Counter(
     "streamfleet_requests_retried_total", "Requests handed back for later after a passing fault.", ["lane"]
 )
 RELEASED = Counter(
     "streamfleet_requests_released_total",
-    "Requests handed back uncounted: draining, unfit, too many together, or too large beside what runs.",
+    "Requests handed back uncounted: the worker drains, is unfit, or has no room.",
     ["lane"],
 )
 INTERRUPTED = Counter(
@@ -124,7 +121,7 @@ INTERRUPTED = Counter(
 )
 URGENT_BLOCKED = Counter(
     "streamfleet_urgent_blocked_seconds_total",
-    "Time without room for urgent requests although patient ones ran: none of those may be interrupted.",
+    "Time without room for urgent requests while no patient one could be interrupted.",
 )
 RESERVE = Gauge("streamfleet_reserve", "Sequences that the lane low leaves free for others.")
 BY_APPLICATION = Counter(
@@ -132,13 +129,13 @@ BY_APPLICATION = Counter(
     "Requests that reached vLLM through its HTTP application, which takes longer.",
     ["reason"],
 )
-DROPPED = Counter("streamfleet_requests_dropped_total", "Requests ended at the pull: expired, cancelled, oversized.")
-EXPIRED = Counter("streamfleet_requests_expired_total", "Queued requests ended at their deadline.")
-DEAD_LETTERS = Counter("streamfleet_dead_letters_total", "Dead letters that this worker wrote.", ["reason"])
+DEAD_LETTERS = Counter(
+    "streamfleet_dead_letters_total", "Dead letters that this worker wrote, but for those at the pull.", ["reason"]
+)
 RECLAIMED = Counter("streamfleet_reclaimed_total", "Entries taken back from silent workers.", ["outcome"])
 LEASES_LOST = Counter("streamfleet_leases_lost_total", "Leases that were gone at renewal or completion.")
 RENEWALS_LATE = Counter("streamfleet_lease_renewals_late_total", "Renewals later than half a lease after the last one.")
-QUEUED = Durations("streamfleet_queued_seconds", "From enqueueing to being claimed.", ["lane"])
+QUEUED = Durations("streamfleet_queued_seconds", "From enqueueing to the claim, at every claim.", ["lane"])
 PASSED_OVER = Durations(
     "streamfleet_passed_over_seconds",
     "From enqueueing until another worker than the one with its prefix cache took a request.",
@@ -152,28 +149,20 @@ TOKENS = Counter("streamfleet_tokens_total", "Tokens of finished requests.", ["k
 TOKENS_CACHED = Counter(
     "streamfleet_tokens_cached_total", "Prompt tokens of finished requests that came from the engine's prefix cache."
 )
-TOKENS_SAVED = Counter(
-    "streamfleet_tokens_saved_total", "Output tokens at most not generated because a request was aborted."
-)
 TOKENS_WASTED = Counter("streamfleet_tokens_wasted_total", "Output tokens of answers that nobody got.", ["reason"])
 TOKENS_RESUMED = Counter(
     "streamfleet_tokens_resumed_total", "Output tokens of finished requests that interrupted runs had generated."
 )
 UNKNOWN_FIELDS = Counter(
     "streamfleet_unknown_fields_total",
-    "Unknown fields of the requests that this worker claimed and ended, by the name that was meant.",
+    "Unknown fields of requests that this worker ended, by the field that was meant.",
     ["meant"],
 )
-STREAM_GROUPS = Counter("streamfleet_stream_groups_total", "Groups of chunks published while they came.")
-STREAM_CHUNKS = Counter("streamfleet_stream_chunks_total", "Chunks published while they came.")
 STREAM_CHUNKS_DROPPED = Counter(
     "streamfleet_stream_chunks_dropped_total", "Chunks that were not published: Redis refused them, or was away."
 )
-STREAMING = Gauge("streamfleet_streaming", "Requests whose chunks are published while they come.")
 RUNNING = Gauge("streamfleet_running", "Requests that run together in this worker.")
-SEQUENCES = Gauge("streamfleet_sequences", "Sequences that this worker's requests ask for together.")
 SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at most.")
-KV_TOKENS_ASKED = Gauge("streamfleet_kv_tokens_asked", "KV-cache tokens that this worker's requests may come to need.")
 KV_TOKENS = Gauge("streamfleet_kv_tokens", "KV-cache tokens that the engine has; NaN where it does not tell.")
 CREDIT = Gauge("streamfleet_credit", "How many more requests this worker could take now.")
 READY = Gauge("streamfleet_ready", "1 when this worker takes requests.")

@@ -59,8 +59,8 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
         SecretStr("redis://localhost:6379/0"),
         validation_alias=known_as("REDIS_URL", "REDIS_URL"),
         description=(
-            "Redis to use: redis://, rediss:// (TLS) or unix://, with user and password where needed; "
-            "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379."
+            "redis://, rediss:// (TLS) or unix://, redis+sentinel://host:26379,host:26379/service/0 or "
+            "redis+cluster://host:6379,host:6379."
         ),
     )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
@@ -154,8 +154,7 @@ class EngineSettings(Group):
         0,
         ge=0,
         description=(
-            "KV-cache tokens of that server, which prompts and output limits of the requests there stay within; "
-            "0 for no limit."
+            "KV-cache tokens of that server, for prompts and output limits of the requests there; 0 for no limit."
         ),
     )
     remote_timeout_s: float = Field(
@@ -198,8 +197,8 @@ class WorkerSettings(Group):
     worker_models: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description=(
-            "Models and their queues, in the form of STREAMFLEET_GATEWAY_MODELS: one engine serves all these queues, "
-            "each with its first model where a body names none. Empty: STREAMFLEET_QUEUE, with all models."
+            "Models and their queues, as in STREAMFLEET_GATEWAY_MODELS, all for one engine; where a body names none, "
+            "the queue's first. Empty: STREAMFLEET_QUEUE, with all models."
         ),
     )
     batching: Literal["continuous", "window", "adaptive"] = Field(
@@ -239,16 +238,16 @@ class WorkerSettings(Group):
     patient_lanes: Annotated[tuple[Lane, ...], NoDecode] = Field(
         (Lane.NORMAL, Lane.LOW),
         description=(
-            "Lanes that give way to urgent requests, comma-separated: normal,low, where low leaves the whole reserve "
-            "free and normal an eighth of it; low; or none."
+            "Lanes that give way to urgent requests: normal,low (low leaves the whole reserve free, normal an eighth "
+            "of it), low, or none."
         ),
     )
     checkpoint_tokens: int = Field(
         0,
         ge=0,
         description=(
-            "Most output tokens of a running answer that are lost with a killed worker: what it generated before is "
-            "kept in Redis. 0 to keep nothing of running answers."
+            "Most output tokens of an answer that are lost with a killed worker: Redis keeps those before. 0: none are "
+            "kept."
         ),
     )
     drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")
@@ -271,8 +270,8 @@ class WorkerSettings(Group):
     allow: Annotated[tuple[Allowed, ...], NoDecode] = Field(
         (),
         description=(
-            "What requests may use although one can hurt all, comma-separated: beam_search, chat_templates, embeds, "
-            "grammars, media_urls, processor_kwargs, prompt_logprobs."
+            "What requests may use although one can hurt all: beam_search, chat_templates, embeds, grammars, "
+            "media_urls, processor_kwargs, prompt_logprobs."
         ),
     )
 

@@ -30,8 +30,8 @@ class WebhookSettings(Group):
 
     gateway_webhooks_allow_private: bool = Field(
         False,
-        description="Whether callback URLs may lead to private and loopback addresses. Link-local addresses and those "
-        "of cloud metadata services are refused in any case.",
+        description="Whether callback URLs may lead to private and loopback addresses, but never to link-local ones "
+        "and cloud metadata services.",
     )
     gateway_webhooks_allow_http: bool = Field(False, description="Whether callback URLs may be http://, unencrypted.")
     gateway_webhooks_ports: Listed[int] = Field(
@@ -60,8 +60,8 @@ class BatchSettings(Group):
     gateway_files: str = Field(
         "file://~/.local/share/streamfleet/files",
         description=(
-            "Where the contents of files are stored: a URL that fsspec knows, such as file:///var/lib/streamfleet or "
-            "s3://bucket/folder. Several replicas need one that all of them reach."
+            "Where files are stored: a URL of fsspec that all replicas reach, such as file:///var/lib/streamfleet or "
+            "s3://bucket/folder."
         ),
     )
     gateway_file_max_bytes: int = Field(1_073_741_824, ge=1_024, description="Largest file, in bytes.")
@@ -81,8 +81,7 @@ class BatchSettings(Group):
         0,
         ge=0,
         description=(
-            "How many tokens the inputs of a tenant's batches that have not ended may have together, at four bytes "
-            "each; 0 for any."
+            "Most tokens of the inputs of a tenant's batches that have not ended, at four bytes each; 0 for any."
         ),
     )
     gateway_batches_open_per_tenant: int = Field(
@@ -91,9 +90,7 @@ class BatchSettings(Group):
     gateway_batches_kept_per_tenant: int = Field(
         5_000,
         ge=1,
-        description=(
-            "How many batches and jobs of a tenant are kept; beyond it, the oldest that ended go, with their results."
-        ),
+        description=("Most batches and jobs of a tenant that are kept; the oldest that ended go, with their results."),
     )
 
     @model_validator(mode="after")
@@ -159,8 +156,8 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     gateway_models: Listed[str] = Field(
         (),
         description=(
-            "Models and their queues, MODEL=QUEUE with commas between, or MODEL=QUEUE=NAME where workers know it by "
-            "another name. Empty: the models that the workers of STREAMFLEET_QUEUE say they serve."
+            "MODEL=QUEUE with commas between, or MODEL=QUEUE=NAME where workers know it by another name. Empty: what "
+            "the workers of STREAMFLEET_QUEUE serve."
         ),
     )
     gateway_keys: Literal["on", "off"] = Field(
@@ -185,8 +182,8 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     gateway_early_space: Literal["on", "off"] = Field(
         "off",
         description=(
-            "on: an answer without stream that takes longer than 50 s begins with white space, so that proxies do not "
-            "cut a silent connection. What fails after that, is a cut connection in place of an error."
+            "on: an answer without stream that takes longer than 50 s begins with white space, for proxies that cut "
+            "silent connections; an error after that is a cut connection."
         ),
     )
     gateway_origins: Listed[str] = Field(
@@ -197,10 +194,7 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     )
     gateway_ui_redis_url: SecretStr = Field(
         SecretStr(""),
-        description=(
-            "The same Redis with another user, for the page /ui alone: it needs the role operator, which a gateway "
-            "should not have. Empty: REDIS_URL."
-        ),
+        description=("The same Redis with a user of the role operator, for the page /ui alone. Empty: REDIS_URL."),
     )
     gateway_max_connections: int = Field(
         4_096,
@@ -211,8 +205,8 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         268_435_456,
         ge=1_048_576,
         description=(
-            "Most bytes of request bodies that are held at once, while they are read and put into a queue, and of "
-            "large answers while they are sent. Others get a 503. One tenant has at most half of it, then a 429."
+            "Most bytes of request bodies, and of large answers, that are held at once; beyond it a 503. One tenant "
+            "has at most half of it, then a 429."
         ),
     )
     gateway_keep_alive_s: int = Field(

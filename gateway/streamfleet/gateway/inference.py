@@ -41,7 +41,6 @@ from streamfleet.common.protocol import (
     parse_body,
 )
 from streamfleet.common.results import Result
-from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.broker.api_keys import Held
 from streamfleet.gateway.disconnect import CallerLeft
@@ -151,8 +150,7 @@ class Enqueued:
         if self.parameters.continue_on_disconnect:
             return
         with contextlib.suppress(UnknownRequest):  # Redis lost it: nothing is left to cancel
-            if await self.handle.cancel():
-                metrics.CANCELLED.inc()
+            await self.handle.cancel()
         if self.reservation is not None:
             await self.context.gateway.budget.check_soon(self.reservation)
 

@@ -1,6 +1,6 @@
 """Every metric of a gateway, in a registry of its own: the default one holds a worker's metrics, all 0 here.
 
-Labels have few values, all known in advance. docs/metrics.md says what each metric means.
+Labels have few values, all known in advance. `make docs` writes docs/metrics.md from the texts here.
 """
 
 from __future__ import annotations
@@ -120,9 +120,6 @@ DEADLINE = Gauge(
 REDIS_UP = Gauge("streamfleet_gateway_redis_up", "1 when Redis answered this gateway's last look.", registry=REGISTRY)
 REFUSED = Counter(
     "streamfleet_gateway_refused_total", "What the gateway itself refused, by reason.", ["reason"], registry=REGISTRY
-)
-CANCELLED = Counter(
-    "streamfleet_gateway_cancelled_total", "Requests cancelled because their caller had left.", registry=REGISTRY
 )
 RESTARTS = Counter(
     "streamfleet_gateway_stream_restarts_total",

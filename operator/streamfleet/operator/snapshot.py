@@ -37,7 +37,6 @@ class LaneView:
         paused_s: time since the lane was paused, seconds; None if it is not paused.
         mean_wait_s: mean time since enqueueing of staged requests, seconds, from a sample; None for none.
         staged: number of waiting requests that are in order.
-        undelivered: number of entries that no worker has read yet; None as for `delayed`.
     """
 
     lane: Lane
@@ -52,12 +51,6 @@ class LaneView:
     paused_s: float | None = None
     mean_wait_s: float | None = None
     staged: int = 0
-    undelivered: int | None = 0
-
-    @property
-    def slack_s(self) -> float | None:
-        """Seconds until the nearest of `deadlines`, negative if passed; None for none."""
-        return min((left_s for _, left_s in self.deadlines), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +152,6 @@ def _lane_view(row: LaneAudit, sample: Sample, patience_ms: int, *, countable: b
         paused_s=None if paused_ms is None else _since_s(paused_ms, now_ms),
         mean_wait_s=_mean_wait_s(waiting, now_ms),
         staged=row.ready,
-        undelivered=None if delayed is None else max(0, ready - row.ready - row.handed_out),
     )
 
 

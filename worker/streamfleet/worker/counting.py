@@ -15,7 +15,7 @@ from streamfleet.common.envelope import unknown_fields
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.results import cached_tokens
 from streamfleet.worker.engine.base import Capacity
-from streamfleet.worker.in_flight import InFlight, InFlightRequest
+from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, tokens_used
 
 _ENDED_BY_RETRYING = {
@@ -39,7 +39,6 @@ class Tally:
     def __init__(self, now: float) -> None:
         self._now = now
         self._ended: Counter[tuple[Lane, Status]] = Counter()
-        self._attempts: Counter[tuple[Lane, Status]] = Counter()
         self._tokens: Counter[str] = Counter()
         self._cached_tokens = 0
 
@@ -70,15 +69,12 @@ class Tally:
         """Add the counts to the metrics."""
         for labels, number in self._ended.items():
             metrics.of(metrics.FINISHED, *labels).inc(number)
-        for labels, number in self._attempts.items():
-            metrics.of(metrics.ATTEMPTS, *labels).inc(number)
         for kind, number in self._tokens.items():
             metrics.of(metrics.TOKENS, kind).inc(number)
         metrics.TOKENS_CACHED.inc(self._cached_tokens)
 
     def _count(self, request: InFlightRequest, lane: Lane, status: Status) -> None:
         self._ended[lane, status] += 1
-        self._attempts[lane, status] += request.claim.lease.attempt
         for meant, _ in unknown_fields(request.claim.fields):
             metrics.of(metrics.UNKNOWN_FIELDS, meant).inc()
         claimed_at, queued_s = request.claimed_at, (request.claimed_ms - request.enqueued_ms) / 1000
@@ -104,12 +100,10 @@ def how_it_ended(outcome: Outcome) -> str:
     return "postponed" if isinstance(outcome, Postponed) else "released" if isinstance(outcome, HandedBack) else "lost"
 
 
-def show_occupancy(in_flight: InFlight, capacity: Capacity) -> None:
-    """Set the gauges of the engine's capacity and of its load; the load is read at each scrape."""
+def show_capacity(capacity: Capacity) -> None:
+    """Set the gauges of the engine's capacity."""
     metrics.SLOTS.set(capacity.slots)
     metrics.KV_TOKENS.set(math.nan if capacity.kv_tokens is None else capacity.kv_tokens)
-    metrics.SEQUENCES.set_function(lambda: in_flight.load().sequences)
-    metrics.KV_TOKENS_ASKED.set_function(lambda: in_flight.load().tokens)
 
 
 def _reason(outcome: Finished) -> metrics.Reason:

@@ -15,12 +15,10 @@ from uuid import uuid4
 
 import structlog
 
-from streamfleet.common import metrics
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
-from streamfleet.common.numbers import output_limit
 from streamfleet.common.protocol import CHAT, CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, SCORE, Lane, Request
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import (
@@ -207,7 +205,7 @@ class Executor:
             await _take_back_cancel(task, cancels_before)
         if request.stop_reason is None or isinstance(answer, EngineReply):
             return _with_output(_outcome_of(answer, asked), asked)
-        return _ended_early(request, request.stop_reason, asked)
+        return _ended_early(request.stop_reason, asked)
 
     def _remaining_s(self, request: InFlightRequest) -> float:
         """Seconds until the deadline; infinite for none."""
@@ -241,7 +239,7 @@ def _outcome_of(answer: EngineReply | EngineError | None, asked: EngineRequest) 
             return Postponed("the engine dropped the request")
 
 
-def _ended_early(request: InFlightRequest, reason: StopReason, asked: EngineRequest) -> Outcome:
+def _ended_early(reason: StopReason, asked: EngineRequest) -> Outcome:
     outcome, usage = _stopped(reason), asked.usage or {}
     if isinstance(outcome, HandedBack):
         kept = 0 if asked.partial is None else asked.partial.tokens
@@ -249,8 +247,6 @@ def _ended_early(request: InFlightRequest, reason: StopReason, asked: EngineRequ
         return replace(outcome, partial=asked.partial, lost_tokens=max(0, made - kept))
     if isinstance(outcome, Finished):  # no other worker will generate them either
         outcome.usage = usage
-        wished = (output_limit(asked.body, asked.endpoint) or 0) * request.demand.sequences
-        metrics.TOKENS_SAVED.inc(min(wished, request.demand.tokens))
         return outcome
     return _with_output(outcome, asked)
 

@@ -232,7 +232,6 @@ class Housekeeper:
 
 
 def _count_expired(requests: int) -> None:
-    metrics.EXPIRED.inc(requests)
     metrics.of(metrics.DEAD_LETTERS, metrics.Reason.DEADLINE).inc(requests)
 
 

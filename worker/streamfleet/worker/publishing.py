@@ -124,7 +124,6 @@ class Publisher:
         self._some = asyncio.Event()
         self._writing = asyncio.Lock()
         self._said: set[str] = set()
-        metrics.STREAMING.set_function(lambda: len(self._open))
 
     def open(self, request: InFlightRequest) -> Tokens:
         """Returns the buffer for the chunks of a request."""
@@ -220,8 +219,6 @@ class Publisher:
             if len(groups) == 1:
                 return self._lose(groups, error)
             return all([await self._publish([group]) for group in groups])
-        metrics.STREAM_GROUPS.inc(len(groups))
-        metrics.STREAM_CHUNKS.inc(sum(map(_chunks, groups)))
         return True
 
     def _lose(self, groups: Sequence[TokenGroup], error: Exception) -> bool:

@@ -218,7 +218,6 @@ class Puller:
         # A worker that waits or was woken owes the queue a pull, even if its room is gone by then: only a pull ends its
         # wait, puts back the entries that it was given, and wakes another worker in its place.
         self._owing = pulled.role is not Role.NONE or bool(self._hints)
-        metrics.DROPPED.inc(pulled.dropped)
         self._admission.claimed({claim.lease.lane for claim in pulled.claims}, asked_at)
         demand = self._admission.expected
         requests = [

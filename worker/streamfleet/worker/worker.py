@@ -37,7 +37,7 @@ from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.cost.check import pack_fields
-from streamfleet.worker.counting import show_occupancy
+from streamfleet.worker.counting import show_capacity
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
@@ -220,7 +220,7 @@ class Worker:
             await self._clock.sleep(AGAIN_S)
         self._slots = self._engine.capacity().slots
         self._fields = pack_fields(getattr(self._engine, "fields", {}))
-        show_occupancy(self._in_flight, self._engine.capacity())
+        show_capacity(self._engine.capacity())
         metrics.RESERVE.set(self._shared.admission.reserve)
         self._housekeeper.redis_is_asked()
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile

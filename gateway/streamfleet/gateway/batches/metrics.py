@@ -18,25 +18,13 @@ STATUSES = (
     ENDED,
 )
 """Statuses of an open batch; in the last one, its end is still to be announced."""
-RUNS = BACK, WAITS, INTERRUPTED, STUMBLED, LOST = "back", "waits", "interrupted", "stumbled", "lost"
-"""Reasons for which a gateway stops running a batch, other than its end."""
 LINES = COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
-FIRST, AGAIN = "first", "again"
 
 OPEN = Gauge("streamfleet_gateway_batches_open", "Batches that are not through.", ["status"], registry=REGISTRY)
 RUNNING = Gauge("streamfleet_gateway_batches_running", "Batches that this gateway has.", registry=REGISTRY)
 STALLED = Gauge(
     "streamfleet_gateway_batch_stalled_seconds",
-    "For how long the open batch has made no progress that has made none for longest.",
-    registry=REGISTRY,
-)
-TAKEN = Counter(
-    "streamfleet_gateway_batches_taken_total", "Batches that this gateway took.", ["how"], registry=REGISTRY
-)
-RUNS_ENDED = Counter(
-    "streamfleet_gateway_batch_runs_total",
-    "Batches that this gateway had, by why it has them no more.",
-    ["outcome"],
+    "Longest time that any open batch has made no progress; NaN while Redis does not answer.",
     registry=REGISTRY,
 )
 LINES_DONE = Counter(
@@ -46,17 +34,8 @@ LINES_DONE = Counter(
 
 def begin() -> None:
     """Set counters with known labels to 0."""
-    for how in (FIRST, AGAIN):
-        TAKEN.labels(how)
-    for outcome in (ENDED, *RUNS):
-        RUNS_ENDED.labels(outcome)
     for outcome in LINES:
         LINES_DONE.labels(outcome)
-
-
-def count_claimed(epoch: int) -> None:
-    """Count a batch that this gateway took; `epoch` tells if another had it before."""
-    TAKEN.labels(FIRST if epoch == 1 else AGAIN).inc()
 
 
 def count_recorded(counts: Mapping[str, int]) -> None:

@@ -21,7 +21,6 @@ import structlog
 
 from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
 from streamfleet.gateway.batch_records import BatchStatus
-from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
 from streamfleet.gateway.batches.ledger import BatchLost
 from streamfleet.gateway.batches.lifecycle import Announce, run_batch
@@ -131,7 +130,6 @@ class Scheduler:
     async def _claim(self, one: Contender) -> None:
         taken = await self._broker.take_batch(one.id, self._owner, LEASE_MS)
         if taken is not None:
-            metrics.count_claimed(taken.epoch)
             task = asyncio.get_running_loop().create_task(self._run(taken))
             self._claims[one.id] = _Claim(one, task)
             task.add_done_callback(lambda _: self._forget(one.id))
@@ -180,29 +178,25 @@ class Scheduler:
         try:
             await self._run_under_lease(taken)
             self._interrupted.pop(batch_id, None)
-            metrics.RUNS_ENDED.labels(metrics.ENDED).inc()
             return
         except BatchLost as error:
             log.warning("batch_lost", batch=batch_id, reason=str(error))
-            metrics.RUNS_ENDED.labels(metrics.LOST).inc()
             return
         except BatchDeferred as wait:
             log.info("batch_waits", batch=batch_id, reason=str(wait))
-            after_ms, why = wait.after_ms, metrics.WAITS
+            after_ms = wait.after_ms
         except StreamfleetError as error:
             log.warning("batch_interrupted", batch=batch_id, error=f"{type(error).__name__}: {error}")
-            after_ms, why = self._pause_ms(batch_id), metrics.INTERRUPTED
+            after_ms = self._pause_ms(batch_id)
         except Exception:
             log.exception("batch_stumbled", batch=batch_id)
-            after_ms, stumbled, why = STUMBLED_MS, True, metrics.STUMBLED
+            after_ms, stumbled = STUMBLED_MS, True
         except asyncio.CancelledError:
             preempted = self._claims[batch_id].preempted
             if preempted is not None:
                 log.info("batch_waits", batch=batch_id, reason=str(preempted))
-            metrics.RUNS_ENDED.labels(metrics.WAITS if preempted else metrics.BACK).inc()
             await asyncio.shield(self._release(taken, preempted.after_ms if preempted else 0))
             raise
-        metrics.RUNS_ENDED.labels(why).inc()
         await self._release(taken, after_ms, stumbled=stumbled)
 
     def _pause_ms(self, batch_id: str) -> int:

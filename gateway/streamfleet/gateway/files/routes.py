@@ -18,7 +18,6 @@ from streamfleet.gateway.broker.files import Deletion
 from streamfleet.gateway.disconnect import Streamed
 from streamfleet.gateway.document import BYTES, FORM, TEXT, answers, body, enum_of, operation, paging, query
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
-from streamfleet.gateway.files import metrics
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.paging import Page, read_page
 from streamfleet.gateway.files.store import BLOCK_BYTES, ContentGone
@@ -45,7 +44,7 @@ async def upload(request: Request) -> JSONResponse:
     """Store a file."""
     context = await authenticate(request, requests=1)
     most_bytes = context.settings.gateway_file_max_bytes
-    with metrics.count_upload(), context.files.place(context.tenant):
+    with context.files.place(context.tenant):
         record = await receive_file(request, context.files, context.tenant, most_bytes)
     context.call.facts |= {"file": record.id, "bytes": record.bytes}
     return JSONResponse(file_object(record))

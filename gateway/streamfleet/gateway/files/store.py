@@ -95,7 +95,6 @@ class Store:
         file = await self._run_on_thread(self._files.open, self._path(name), "rb", block_size=BLOCK_BYTES * 4)
         try:
             while block := await self._run_on_thread(file.read, BLOCK_BYTES):
-                metrics.BYTES.labels(metrics.READ).inc(len(block))
                 yield block
         finally:
             await self._run_on_thread(file.close)
@@ -138,7 +137,6 @@ class Writer:
     async def write(self, data: bytes | memoryview) -> None:
         """Append data."""
         await self._run_on_thread(self._file.write, data)
-        metrics.BYTES.labels(metrics.WRITTEN).inc(len(data))
 
     async def close(self) -> None:
         """Complete the content. After this it survives a crash; in a local folder, also a power failure."""

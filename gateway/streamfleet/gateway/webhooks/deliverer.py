@@ -207,14 +207,12 @@ class Deliverer:
             await self._attempt(delivery, message)
 
     async def _attempt(self, delivery: Delivery, message: Message) -> None:
-        begun_s = self._clock.monotonic()
         policy = self._retry_policy
         ending = give_up_unattempted(delivery.attempt, message.since_ms, self._clock.now_ms(), policy)
         if ending is None:
             answer = await self._send(message)
             now_ms, chance = self._clock.now_ms(), self._chance()
             ending = decide(answer, delivery.attempt, message.since_ms, now_ms, policy, chance, delivery.refusals)
-            metrics.ATTEMPT.labels(ending.ending).observe(self._clock.monotonic() - begun_s)
         await self._end(delivery, ending)
 
     async def _send(self, message: Message) -> Answer:

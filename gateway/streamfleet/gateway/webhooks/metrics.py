@@ -1,4 +1,4 @@
-"""Metrics of webhooks: announced, attempted, delivered and given up, and how long that took.
+"""Metrics of webhooks: attempted, delivered and given up, and how long a delivery took.
 
 `service` and `deliverer` count here. Labels have few values, all known in advance; no label is a host, a type or a
 tenant.
@@ -15,9 +15,6 @@ LOST = "lost"
 """Outcome of an attempt whose lease had ended, so that another process had the webhook."""
 OUTCOMES = (*Ending, LOST)
 
-ANNOUNCED = Counter(
-    "streamfleet_gateway_webhooks_announced_total", "Webhooks accepted to be delivered.", registry=REGISTRY
-)
 ATTEMPTS = Counter(
     "streamfleet_gateway_webhook_attempts_total",
     "Webhooks taken to be delivered, by what became of them.",
@@ -25,13 +22,6 @@ ATTEMPTS = Counter(
     registry=REGISTRY,
 )
 DEAD = Counter("streamfleet_gateway_webhooks_dead_total", "Webhooks given up.", ["reason"], registry=REGISTRY)
-ATTEMPT = Histogram(
-    "streamfleet_gateway_webhook_attempt_seconds",
-    "Of one attempt: from looking up the name to the answer.",
-    ["outcome"],
-    buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60),
-    registry=REGISTRY,
-)
 DELIVERED = Histogram(
     "streamfleet_gateway_webhook_delivered_seconds",
     "From announcing a webhook to its delivery.",

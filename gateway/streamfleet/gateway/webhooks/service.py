@@ -20,7 +20,6 @@ from streamfleet.common.settings_gateway import WebhookSettings
 from streamfleet.gateway.broker.webhooks import WebhookBroker
 from streamfleet.gateway.queues import open_connection
 from streamfleet.gateway.webhook_messages import Message, WebhookLimits, WebhookNames, message_id
-from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits, Deliverer
 from streamfleet.gateway.webhooks.retry_policy import RetryPolicy
 from streamfleet.gateway.webhooks.sender import TIMEOUT_S, Sender
@@ -154,8 +153,7 @@ class Webhooks:
         if len(body.encode()) > MOST_BODY_BYTES:
             raise InvalidRequest(f"makes a webhook of more than {MOST_BODY_BYTES} bytes; send a reference", "data")
         name = message_id(tenant or "", event_id, url)
-        if await self._broker.announce(Message(name, url, event_type, tenant or "", body, now_ms)):
-            metrics.ANNOUNCED.inc()
+        await self._broker.announce(Message(name, url, event_type, tenant or "", body, now_ms))
         return name
 
     def start(self) -> None:

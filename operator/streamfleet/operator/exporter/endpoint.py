@@ -44,8 +44,7 @@ class QueueCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        reading = self._reader.current()
-        return families(self._queue, reading.found, reading.took_s)
+        return families(self._queue, self._reader.current().found)
 
 
 def run_exporter(queue: QueueSettings, exporter: ExporterSettings, log_settings: LogSettings) -> None:
@@ -97,11 +96,10 @@ def _registry(collector: Collector) -> CollectorRegistry:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading: the view, or None and the reason; and its duration in seconds."""
+    """One reading: the view, or None and the reason."""
 
     found: View | None
     reason: str
-    took_s: float
 
 
 class CachedReader:
@@ -149,19 +147,17 @@ class CachedReader:
         return Health(live=True, ready=reading.found is not None, reason=reading.reason)
 
     def _read_now(self) -> Reading:
-        began = self._clock.monotonic()
-        reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
-        found, reason = reading.result()
-        return Reading(found, reason, self._clock.monotonic() - began)
+        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
 
-    async def _read(self) -> tuple[View | None, str]:
+    async def _read(self) -> Reading:
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                return await read_view(self._broker), "ready"
+                return Reading(await read_view(self._broker), "ready")
         except TimeoutError:
-            return None, f"Redis at {self._broker.connection.address} did not answer within {READ_TIMEOUT_S:g} s"
+            said = f"Redis at {self._broker.connection.address} did not answer within {READ_TIMEOUT_S:g} s"
+            return Reading(None, said)
         except StreamfleetError as error:
-            return None, str(error)
+            return Reading(None, str(error))
         except Exception as error:
             log.exception("read_broke")
-            return None, f"the queue could not be read: {type(error).__name__}; the log says more"
+            return Reading(None, f"the queue could not be read: {type(error).__name__}; the log says more")

@@ -1,4 +1,4 @@
-"""Definitions of the exporter's metrics; docs/metrics.md explains them, and how to react to them."""
+"""Definitions of the exporter's metrics. `make docs` writes docs/metrics.md from the texts here."""
 
 from __future__ import annotations
 
@@ -41,15 +41,10 @@ def _counter(name: str, text: str, *labels: str) -> Family:
 UP = _gauge(
     "streamfleet_exporter_up", "1 when Redis answered the last look; without, there are no series of the queue."
 )
-LOOK = _gauge("streamfleet_exporter_look_seconds", "How long the last look at Redis took.")
 ENTRIES = _gauge("streamfleet_queue_entries", "Entries of a lane: all that have not ended.", "lane")
 READY = _gauge("streamfleet_queue_ready", "Entries that wait, in order.", "lane")
 RUNNING = _gauge("streamfleet_queue_running", "Entries that workers hold.", "lane")
-UNDELIVERED = _gauge("streamfleet_queue_undelivered", "Entries that no worker has brought in order yet.", "lane")
 OLDEST = _gauge("streamfleet_queue_oldest_age_seconds", "Age of the oldest entry; 0 in an empty lane.", "lane")
-SLACK = _gauge(
-    "streamfleet_queue_slack_seconds", "Until the nearest deadline of what waits; negative when it passed.", "lane"
-)
 PRESSURE = _gauge(
     "streamfleet_queue_deadline_pressure_seconds",
     "Largest estimated lateness of what waits with a deadline, at the throughput; negative: time to spare.",
@@ -68,7 +63,6 @@ WORKERS = _gauge(
 )
 WORKER_SLOTS = _gauge("streamfleet_queue_worker_slots", "Slots of the living workers' engines, as they say.")
 WORKER_RUNNING = _gauge("streamfleet_queue_worker_running", "Requests that the living workers hold, as they say.")
-WORKER_CREDIT = _gauge("streamfleet_queue_worker_credit", "Requests that they could take now, where they say so.")
 ADDED = _counter("streamfleet_queue_requests_added_total", "Entries that ever came into the lanes.")
 DUPLICATES = _counter(
     "streamfleet_queue_requests_duplicate_total", "Those of them whose id had ended, or was there, already."
@@ -86,16 +80,14 @@ TENANT_TOKENS = _gauge("streamfleet_tenant_tokens", "Tokens that a tenant was se
 FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
 
-def families(queue: str, found: View | None, took_s: float) -> Iterator[Metric]:
+def families(queue: str, found: View | None) -> Iterator[Metric]:
     """Yield the metrics of a scrape: all, or only the failure if Redis did not answer.
 
     Args:
         queue: the queue's name.
         found: the last reading; None if it failed.
-        took_s: its duration, seconds.
     """
     yield UP.of(queue, [((), float(found is not None))])
-    yield LOOK.of(queue, [((), took_s)])
     if found is not None:
         yield from _of_lanes(queue, found)
         yield from _of_queue(queue, found)
@@ -120,9 +112,7 @@ def _of_lanes(queue: str, found: View) -> Iterator[Metric]:
     yield ENTRIES.of(queue, [((lane.lane,), lane.outstanding) for lane in lanes])
     yield READY.of(queue, [((lane.lane,), lane.staged) for lane in lanes])
     yield RUNNING.of(queue, [((lane.lane,), lane.running) for lane in lanes])
-    yield UNDELIVERED.of(queue, [((lane.lane,), lane.undelivered) for lane in lanes])
     yield OLDEST.of(queue, [((lane.lane,), lane.oldest_s or 0.0) for lane in lanes])
-    yield SLACK.of(queue, [((lane.lane,), lane.slack_s) for lane in lanes])
     yield PRESSURE.of(queue, [((lane.lane,), found.pressure_s.get(lane.lane)) for lane in lanes])
 
 
@@ -136,7 +126,6 @@ def _of_queue(queue: str, found: View) -> Iterator[Metric]:
         (DEAD_LETTERS, found.dead_letters),
         (WORKER_SLOTS, workers.slots),
         (WORKER_RUNNING, workers.running),
-        (WORKER_CREDIT, workers.credit),
         (ADDED, found.added),
         (DUPLICATES, found.duplicates),
         (REUSED, found.reused),

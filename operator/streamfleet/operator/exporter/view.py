@@ -34,12 +34,11 @@ LARGEST = 10**15
 
 @dataclass(frozen=True, slots=True)
 class WorkerSums:
-    """Sums over the live workers. ``credit`` is None if none of them reports it."""
+    """Sums over the live workers."""
 
     by_state: Mapping[str, int]
     slots: int
     running: int
-    credit: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +107,10 @@ def _worker_sums(sample: Sample) -> WorkerSums:
     for words in living:
         state = words.get("state")
         by_state[state if isinstance(state, str) and state in STATES else "other"] += 1
-    told = [_amount(words["credit"]) for words in living if "credit" in words]
     return WorkerSums(
         by_state=by_state,
         slots=sum(_amount(words.get("slots")) for words in living),
         running=sum(_amount(words.get("running")) for words in living),
-        credit=sum(told) if told else None,
     )
 
 
