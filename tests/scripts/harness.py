@@ -11,7 +11,7 @@ from streamfleet.common.broker.types import Claim, Completion, Hint, Lease, Pull
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import openai_error
 from streamfleet.common.keys import GROUP, NOBODY, Keys
-from streamfleet.common.limits import QueueLimits
+from streamfleet.common.limits import ENVELOPE_BYTES, QueueLimits
 from streamfleet.common.protocol import Lane, Status, digest_of_bytes
 from tests.broker import Broker
 from tests.scripts import keyspace
@@ -22,7 +22,7 @@ PATIENCE = 300_000
 BODY = '{"prompt":"hi"}'
 BODY_DIGEST = digest_of_bytes({b"body": BODY.encode()})
 ERROR = openai_error("it did not work", "server_error", None, "broken")
-LIMITS = QueueLimits(now_ms=NOW, patience_ms=PATIENCE, max_entry_bytes=2_000, lane_limit=100)
+LIMITS = QueueLimits(now_ms=NOW, patience_ms=PATIENCE, max_body_bytes=2_000 - ENVELOPE_BYTES, lane_limit=100)
 
 
 class Queue:
@@ -38,8 +38,10 @@ class Queue:
         """The same queue at another time."""
         return self.with_limits(now_ms=now_ms)
 
-    def with_limits(self, **changes: Any) -> Queue:
+    def with_limits(self, max_entry_bytes: int | None = None, **changes: Any) -> Queue:
         """The same queue with other limits."""
+        if max_entry_bytes is not None:
+            changes["max_body_bytes"] = max_entry_bytes - ENVELOPE_BYTES
         return Queue(self.connection, replace(self.limits, **changes), self.keys.queue)
 
     async def command(self, *words: Any) -> Any:

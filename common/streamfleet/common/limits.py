@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from enum import Enum, auto
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, SHARES
@@ -34,6 +34,19 @@ class Use(Enum):
     SCRIPTS = auto()
     CLIENTS = auto()
     PROCESS = auto()
+
+
+def _split_shares(value: Any) -> Any:
+    parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+    if len(parts) != len(LANES):
+        raise ValueError(f"must be {len(LANES)} numbers, for {','.join(LANES)}")
+    return parts
+
+
+def _sane_shares(value: tuple[int, ...]) -> tuple[int, ...]:
+    if min(value) < 0 or sum(value) > 1000:
+        raise ValueError("must be numbers of 0 or more that add up to at most 1000")
+    return value
 
 
 @dataclass(frozen=True)
@@ -85,9 +98,14 @@ class SharedLimits:
     shares: Annotated[
         tuple[int, ...],
         NoDecode,
+        BeforeValidator(_split_shares),
+        AfterValidator(_sane_shares),
         Field(description=f"Picks per mille guaranteed to {','.join(LANES)} while they wait; else strict priority."),
         Use.SCRIPTS,
     ] = SHARES
+    max_body_bytes: Annotated[int, Field(ge=1_024, description="Largest request body, in bytes.")] = (
+        DEFAULT_MAX_BODY_BYTES
+    )
     dead_bytes: Annotated[
         int,
         Field(
@@ -140,7 +158,6 @@ class QueueLimits(SharedLimits):
     """All limits of a queue. Those that are no setting are the same everywhere; only tests pass other values.
 
     Attributes:
-        max_entry_bytes: largest entry that may run; larger ones end as failed. The setting is `max_body_bytes`.
         waiting_ttl_ms: time for which the id of a request that waits or runs is remembered. 30 days outlast any wait,
             so that an id is not taken twice.
         dead_cap: approximate number of dead letters that are kept. `dead_bytes` bounds their memory; this bounds their
@@ -157,7 +174,6 @@ class QueueLimits(SharedLimits):
         now_ms: a fixed clock for tests; None for the server's.
     """
 
-    max_entry_bytes: Annotated[int, Use.SCRIPTS] = DEFAULT_MAX_BODY_BYTES + ENVELOPE_BYTES
     waiting_ttl_ms: int = 2_592_000_000
     dead_cap: Annotated[int, Use.SCRIPTS] = 100_000
     reply_cap: Annotated[int, Use.SCRIPTS] = 100_000
@@ -176,13 +192,13 @@ class QueueLimits(SharedLimits):
         return max(self.result_ttl_ms, self.waiting_ttl_ms)
 
     @property
-    def max_body_bytes(self) -> int:
-        """Largest body that may run."""
-        return self.max_entry_bytes - ENVELOPE_BYTES
+    def max_entry_bytes(self) -> int:
+        """Largest entry that may run; larger ones end as failed."""
+        return self.max_body_bytes + ENVELOPE_BYTES
 
     def in_scripts(self) -> dict[str, Any]:
         """The limits that scripts read, by name."""
-        return {name: getattr(self, name) for name in (*IN_SCRIPTS, "record_ttl_ms")}
+        return {name: getattr(self, name) for name in (*IN_SCRIPTS, "record_ttl_ms", "max_entry_bytes")}
 
     def encoded(self, prefix: str) -> str:
         """JSON of the prefix of the queue's keys, and of the limits that scripts read and that are not the default.

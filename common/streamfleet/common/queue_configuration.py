@@ -15,14 +15,11 @@ from typing import Any
 from pydantic_settings import PydanticBaseSettingsSource
 
 from streamfleet.common.errors import InvalidRequest, UnknownProtocol
-from streamfleet.common.limits import ENVELOPE_BYTES, QueueLimits, SharedLimits, Use, marked
+from streamfleet.common.limits import QueueLimits, SharedLimits, Use, marked
 from streamfleet.common.settings import QueueSettings, load, variable
 
 OF_CLIENTS = marked(Use.CLIENTS)
-NAMES = (
-    *(each.name for each in dataclasses.fields(SharedLimits) if each.name not in marked(Use.PROCESS)),
-    "max_body_bytes",
-)
+NAMES = tuple(each.name for each in dataclasses.fields(SharedLimits) if each.name not in marked(Use.PROCESS))
 """All settings of the configuration."""
 PROTOCOL = "protocol"
 PROTOCOLS = range(1, 2)
@@ -55,8 +52,7 @@ def decode(limits: QueueLimits, fields: Mapping[str, str]) -> QueueLimits:
         SettingsError: one line for each value that breaks the rules of its setting, with the setting's name.
     """
     known = {name: value for name, value in fields.items() if name in NAMES}
-    values = load(_Given, **encode(limits) | known).model_dump(include=set(NAMES))
-    return dataclasses.replace(limits, max_entry_bytes=values.pop("max_body_bytes") + ENVELOPE_BYTES, **values)
+    return dataclasses.replace(limits, **load(_Given, **encode(limits) | known).model_dump(include=set(NAMES)))
 
 
 def check_protocol(fields: Mapping[str, str], queue: str) -> None:

@@ -20,8 +20,8 @@ from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
-from streamfleet.common.limits import ENVELOPE_BYTES, QueueLimits, SharedLimits
-from streamfleet.common.protocol import DEFAULT_MAX_BODY_BYTES, LANES, Lane, check_name
+from streamfleet.common.limits import QueueLimits, SharedLimits
+from streamfleet.common.protocol import LANES, Lane, check_name
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings_gateway import GatewaySettings, read_route
 from streamfleet.common.settings_group import PREFIX, Group, known_as
@@ -65,7 +65,6 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
     )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
-    max_body_bytes: int = Field(DEFAULT_MAX_BODY_BYTES, ge=1_024, description="Largest request body, in bytes.")
 
     @field_validator("queue")
     @classmethod
@@ -83,21 +82,6 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
         except InvalidRequest as error:
             raise ValueError(error.message) from None
 
-    @field_validator("shares", mode="before")
-    @classmethod
-    def _split_shares(cls, value: Any) -> Any:
-        parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
-        if len(parts) != len(LANES):
-            raise ValueError(f"must be {len(LANES)} numbers, for {','.join(LANES)}")
-        return parts
-
-    @field_validator("shares")
-    @classmethod
-    def _sane_shares(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if min(value) < 0 or sum(value) > 1000:
-            raise ValueError("must be numbers of 0 or more that add up to at most 1000")
-        return value
-
     @model_validator(mode="after")
     def _lanes_hold_a_request(self) -> Self:
         if self.lane_bytes < 2 * self.max_body_bytes:
@@ -109,8 +93,7 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
 
     def limits(self) -> QueueLimits:
         """The limits of the queue as brokers need them."""
-        shared = {each.name: getattr(self, each.name) for each in fields(SharedLimits)}
-        return QueueLimits(**shared, max_entry_bytes=self.max_body_bytes + ENVELOPE_BYTES)
+        return QueueLimits(**{each.name: getattr(self, each.name) for each in fields(SharedLimits)})
 
 
 class LogSettings(Group):
