@@ -82,7 +82,7 @@ METRICS = f"""\
 # Metrics
 
 Workers serve `/metrics` on port 9100, with vLLM's own `vllm:…`; the exporter, one for each queue, on 9101, also while
-no worker lives; gateways on 8081. The [runbook](runbook/README.md) says what to do when one of them raises an alert.
+no worker lives; gateways on 8081. [operate.md](operate.md#alerts) says what to do when one of them raises an alert.
 Names that end in `_total` are counters, those marked {HISTOGRAM} histograms, the others gauges. All of the exporter's
 also have the label `queue`.
 """
