@@ -1,4 +1,4 @@
-"""Fixtures of the script tests: a queue on a server of every release found."""
+"""Fixtures of the script tests: a queue on servers of several releases."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CAUGHT_BY = "caught by"
 
 @asynccontextmanager
 async def open_queue(url: str) -> AsyncIterator[Queue]:
-    """A queue on a server that is emptied first, whatever a test before it left there."""
-    connection = Connection(url)
+    """A queue on a server that is emptied first, whatever a test before it left there. Nothing is tried again."""
+    connection = Connection(url, patience_s=0)
     try:
         opened = Queue(connection)
         await opened.command("CONFIG", "SET", "maxmemory", 0)
@@ -31,7 +31,7 @@ async def open_queue(url: str) -> AsyncIterator[Queue]:
 
 @pytest.fixture
 async def queue(any_redis_url: str) -> AsyncIterator[Queue]:
-    """An empty queue whose clock stands still; on every release."""
+    """An empty queue whose clock stands still; on several releases."""
     async with open_queue(any_redis_url) as opened:
         yield opened
 

@@ -11,7 +11,7 @@ MUTANTS = (
         "return published_before(worker, lane, id, attempt, request_id) and 3 or 0 end",
         "return 0 end",
         HISTORY,
-        2,
+        4,
     ),
     Mutant(
         "complete: published before by this very attempt",
@@ -44,7 +44,7 @@ MUTANTS = (
         "call('EXISTS', unpack(results)) == 0\nlocal tried",
         "true\nlocal tried",
         HISTORY,
-        2,
+        10,
     ),
     Mutant(
         "complete: a cancel leaves no dead letter",
@@ -58,7 +58,7 @@ MUTANTS = (
         "local fields = failure ~= '' and status ~= 'cancelled' and fetch_fields(lane, id)",
         "local fields = false",
         HISTORY,
-        0,
+        1,
     ),
     Mutant(
         "complete: a refusal halfway leaves nothing uncounted",
@@ -114,7 +114,7 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant("discard duplicate: a cancel is counted with its entry", seed=2),
+    Mutant("discard duplicate: a cancel is counted with its entry"),
     Mutant("discard duplicate: an entry's own reply name is told"),
     Mutant(
         "notify: once for each name",

@@ -263,22 +263,22 @@ MUTANTS = (
     Mutant(
         "reclaim: lost workers are told", "attempts = deliveries, workers = lost,", "attempts = deliveries,", HISTORY, 1
     ),
-    Mutant("reclaim: no attempt where none was made"),
-    Mutant("reclaim: staged where it was not yet"),
+    Mutant("reclaim: no attempt where none was made", seed=6),
+    Mutant("reclaim: staged where it was not yet", seed=6),
     Mutant("reclaim: not for ever", "elseif deliveries >= most then", "elseif false then", HISTORY, 1),
     Mutant(
         "reclaim: not what ended",
         "  if answered(entry.id) then\n    discard_duplicate(lane, id, entry, nil, deliveries)\n    ended = ended + 1",
         "  if false then\n    ended = ended + 1",
         HISTORY,
-        1,
+        4,
     ),
     Mutant(
         "reclaim: deleted entries are counted as vanished",
         "    remove_entry(lane, id)\n    count('vanished')\n    ended",
         "    ended",
         HISTORY,
-        0,
+        4,
     ),
     Mutant("reclaim: no longer pending"),
     Mutant("reclaim: somebody is woken", caught_by="reclaim.a_watcher_that_died_before_its_pull_counts_no_attempt"),

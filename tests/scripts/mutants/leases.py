@@ -59,7 +59,7 @@ MUTANTS = (
         "      remove_entry(lane, id)\n      count('vanished')\n    end\n  end\nend\nwrite_counts()\nfor lane, turn",
         "    end\n  end\nend\nwrite_counts()\nfor lane, turn",
         HISTORY,
-        5,
+        9,
     ),
     Mutant(
         "release: a turn that was not used comes again",

@@ -127,7 +127,7 @@ MUTANTS = (
         HISTORY,
         0,
     ),
-    Mutant("put back: only what nobody runs", "elseif handed then", "else", HISTORY, 7),
+    Mutant("put back: only what nobody runs", "elseif handed then", "else", HISTORY, 16),
     Mutant("put back: no longer pending", seed=3),
     Mutant("put back: counted as staged"),
     Mutant(
@@ -230,7 +230,7 @@ MUTANTS = (
         "if not unfit(size, deadline) then return true end",
         "if true then return true end",
         HISTORY,
-        2,
+        8,
     ),
     Mutant(
         "take: to the millisecond",
@@ -244,7 +244,7 @@ MUTANTS = (
         "if bytes > cfg.max_entry_bytes then",
         "if false then",
         HISTORY,
-        0,
+        4,
     ),
     Mutant(
         "take: drops are bounded",
