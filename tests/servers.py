@@ -1,4 +1,4 @@
-"""Fixtures that start real Redis and Valkey servers: the newest for most, each release for the matrix."""
+"""Fixtures that start real Redis and Valkey servers: the newest for most tests, several releases for the others."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ def required_releases(found: dict[str, Path]) -> list[str]:
     return labels
 
 
+def outermost(found: dict[str, Path]) -> list[str]:
+    """Labels of the oldest and the newest release to test on; the system's may be missing."""
+    ends = {OLD_RELEASE, *(label for label in found if found[label] == newest(found))}
+    lacks = f"{MISSING}{SYSTEM}"
+    return [label for label in required_releases(found) if label in ends or label not in {*found, lacks}]
+
+
 def newest(found: dict[str, Path]) -> Path | None:
     """The newest Redis, else the newest Valkey."""
     kinds = sorted(found, key=lambda label: (label.startswith("redis"), _release(label)))
@@ -40,6 +47,23 @@ def newest(found: dict[str, Path]) -> Path | None:
 
 def _release(label: str) -> tuple[int, ...]:
     return tuple(int(part) for part in label.rpartition("-")[2].split("."))
+
+
+SEVERAL = "any_redis_server"
+FIRST = pytest.StashKey[set[str]]()
+"""Files whose first test of several releases was seen."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test of several releases on the oldest and the newest one; the first of each file on all."""
+    if SEVERAL not in metafunc.fixturenames:
+        return
+    found, seen = find_servers(), metafunc.config.stash.setdefault(FIRST, set())
+    first = metafunc.module.__name__ not in seen
+    seen.add(metafunc.module.__name__)
+    metafunc.parametrize(
+        SEVERAL, required_releases(found) if first else outermost(found), indirect=True, scope="session"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +80,9 @@ def server() -> Iterator[RedisServer]:
         yield opened
 
 
-@pytest.fixture(scope="session", params=required_releases(find_servers()))
+@pytest.fixture(scope="session")
 def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A server of each release found. A release of a wheel that is missing is a failure, the system's is skipped."""
+    """A server of one of several releases. One of a wheel that is missing is a failure, the system's is skipped."""
     label: str = request.param
     if label == f"{MISSING}{SYSTEM}":
         skip_without("the system's Redis, a release beside those of wheels", "sudo apt-get install redis-server")
@@ -76,7 +100,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def any_redis_url(any_redis_server: RedisServer) -> str:
-    """URL of a server of each release, emptied."""
+    """URL of a server of one of several releases, emptied."""
     return _emptied(any_redis_server)
 
 
@@ -89,7 +113,7 @@ async def raw_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 
 @pytest.fixture
 async def any_raw_redis(any_redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
-    """A client of a server of each release, emptied; answers are text, with odd bytes written as `\\xff`."""
+    """A client of a server of one of several releases, emptied; answers are text, with odd bytes written as `\\xff`."""
     async with _client(any_redis_url) as client:
         yield client
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import not_run, program
-from tests.servers import MISSING, SYSTEM, required_releases
+from tests.servers import MISSING, SYSTEM, outermost, required_releases
 
 Completed = subprocess.CompletedProcess[str]
 PIP_FREE = "import sys; sys.path.insert(0, 'tools'); from pathlib import Path; from setup_system import *\n"
@@ -90,6 +90,13 @@ def test_where_only_wheels_bring_a_redis_the_systems_is_said_to_be_missing() -> 
     wheels = {label: Path("/venv/site-packages", label) for label in ("redis-6.2", "redis-8.2")}
     assert required_releases(wheels) == [*wheels, f"{MISSING}{SYSTEM}"]
     assert required_releases({**wheels, "redis-7.0": Path("/usr/bin/redis-server")}) == [*wheels, "redis-7.0"]
+
+
+def test_most_tests_of_several_releases_run_on_the_oldest_and_the_newest() -> None:
+    found = {label: Path("/usr/bin", label) for label in ("redis-6.2", "redis-7.0", "redis-8.2", "valkey-9.1")}
+    assert outermost(found) == ["redis-6.2", "redis-8.2"]
+    del found["redis-6.2"]
+    assert outermost(found) == ["redis-8.2", f"{MISSING}redis-6.2"], "which fails"
 
 
 # -- Debian packages ---------------------------------------------------------------------------------------
