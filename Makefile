@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: observe bench-quick bench-broker bench-engine bench-scheduling bench-docs
 .PHONY: bench-coserving bench-shards bench-gateway bench-fairness bench-locality bench-front-end
 .PHONY: gpu-proof demo-gateway clients
-.PHONY: images images-clean pods long
+.PHONY: images images-clean pods long test-long
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the 
 
 test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@$(BIN)/pytest --numprocesses 3 $(ARGS)
+
+test-long: setup-dev setup-vllm setup-bench setup-node setup-system ## Run the tests that `make test` has no room for: each part of the access rules, adapters (about 8 minutes)
+	@$(BIN)/pytest --numprocesses 2 -m long $(ARGS)
 
 clients: setup-dev setup-vllm setup-node ## Clients of others, SDKs to benchmarks, ask a gateway as they do by default (about 10 minutes)
 	@$(BIN)/python -m tests.clients $(ARGS)
@@ -55,7 +58,7 @@ hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 fuzz: setup-dev ## Random histories of the scripts, and 200,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-long: setup-dev setup-vllm setup-node setup-system ## All long runs, fault to clients, or the named ones; about two hours (ARGS='fault fuzz')
+long: setup-dev setup-vllm setup-bench setup-node setup-system ## All long runs, fault to test-long, or the named ones; about two hours (ARGS='fault fuzz')
 	@$(BIN)/python -m tests.long $(ARGS)
 
 observe: setup-dev setup-system ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load

@@ -10,6 +10,7 @@ from bench.front_end.tables import WHOLE
 from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.needs_vllm,
     pytest.mark.timeout(360),
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.long, pytest.mark.needs_vllm, pytest.mark.timeout(480)]
 
 
 def test_the_demo_answers_in_order_and_adds_up(smollm2: Path) -> None:

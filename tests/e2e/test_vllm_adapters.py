@@ -24,7 +24,7 @@ from tests.servers import newest
 from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.needs_vllm, pytest.mark.timeout(900)]
 
 MODELS = {"base": "chat", "sql": "queries", "poems": "poems"}
 ROUTES = ",".join(f"{model}={queue}" for model, queue in MODELS.items())

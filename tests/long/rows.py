@@ -38,4 +38,5 @@ ROWS = (
     Row("observe", "monitoring.observe --seconds 240"),  # it ends once all data came; on a busy machine, late
     Row("pods", "tests.pods"),
     Row("clients", "tests.clients"),
+    Row("test-long", "pytest --numprocesses 2 -m long"),
 )

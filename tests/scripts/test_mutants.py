@@ -137,6 +137,7 @@ async def _fails(tested: Coroutine[Any, Any, None]) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("caught_by", sorted({mutant.caught_by for mutant in MUTANTS} - {HISTORY, LABELLED}))
 def test_the_test_passes_with_every_guard_in_place(caught_by: str, redis_server: RedisServer) -> None:
     """Or what fails without a guard would say nothing about it."""

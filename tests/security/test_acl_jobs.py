@@ -30,6 +30,7 @@ async def test_a_role_can_do_its_job(any_guarded: Guarded, role: Role) -> None:
 EXPECTED = {role: ["lua command xack"] if role is Role.PRODUCER else [] for role in Role}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("role", "words"), [(role, words) for role in Role for _, words in narrowed(role)], ids=NAMES)
 async def test_nothing_is_granted_that_the_job_can_do_without(guarded: Guarded, role: Role, words: list[str]) -> None:
     """Without any part of its rules a role fails at its job, or is refused something on the way."""

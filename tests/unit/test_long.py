@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,9 @@ def test_every_row_is_a_program_and_a_target_of_the_makefile(repository: Path) -
         module = row.command.split()[0]
         assert f"\n{row.target}: " in makefile
         assert module in makefile
-        path = repository / module.replace(".", "/")
-        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        spec = find_spec(module)
+        assert spec is not None
+        assert spec.submodule_search_locations is None or find_spec(f"{module}.__main__") is not None
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------
