@@ -31,6 +31,7 @@ VLLM_ARGS: Mapping[str, Any] = {
     "served-model-name": "smollm2",
     "max-num-seqs": 32,
 }
+TOOL_PARSER = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Subject:
 
 
 def children() -> frozenset[Process]:
-    """All processes below this one, but for multiprocessing's tracker, which is no engine's."""
-    return frozenset(p for p in descendants(os.getpid()) if "resource_tracker" not in command_line(p))
+    """All processes below this one, but for multiprocessing's tracker and the simulated server: neither is vLLM's."""
+    none_of_vllm = ("resource_tracker", "simulated_server")
+    return frozenset(p for p in descendants(os.getpid()) if not any(name in command_line(p) for name in none_of_vllm))
 
 
 @asynccontextmanager
@@ -114,7 +116,7 @@ async def openai(repository: Path) -> AsyncIterator[Subject]:
 async def vllm(model: Path) -> AsyncIterator[Subject]:
     """Real vLLM with a real model."""
     others = children()
-    engine = VllmEngine(str(model), VLLM_ARGS)
+    engine = VllmEngine(str(model), {**VLLM_ARGS, **TOOL_PARSER})
     await engine.start()
 
     async def running() -> float:

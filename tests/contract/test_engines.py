@@ -7,13 +7,11 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
@@ -27,7 +25,7 @@ from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, lon
 from tests.waiting import eventually
 
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(480),
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
 ]
@@ -35,16 +33,10 @@ pytestmark = [
 ENGINES = ["simulated", "openai", pytest.param("vllm", marks=pytest.mark.needs_vllm)]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)
-async def subject(request: pytest.FixtureRequest, repository: Path) -> AsyncIterator[Subject]:
-    if request.param == "simulated":
-        opened = subjects.simulated()
-    elif request.param == "openai":
-        opened = subjects.openai(repository)
-    else:
-        opened = subjects.vllm(request.getfixturevalue("smollm2"))
-    async with opened as started:
-        yield started
+@pytest.fixture(scope="module", params=ENGINES)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    started: Subject = request.getfixturevalue(f"{request.param}_subject")
+    return started
 
 
 def error_of(reply: EngineReply) -> dict[str, Any]:
@@ -616,7 +608,7 @@ async def test_vllm_tells_its_fields(subject: Subject) -> None:
 
 
 async def test_stopping_ends_what_runs(subject: Subject) -> None:
-    """The last test, because all others share the engine."""
+    """The last test, because all others share the engine, those of test_both_ways.py too."""
     running = [asyncio.create_task(subject.engine.run(long_chat(f"stopped-{n}"))) for n in range(4)]
     await eventually(_runs(subject, 4), 20, "all four run")
     await asyncio.wait_for(subject.engine.stop(), 10)

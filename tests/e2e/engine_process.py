@@ -1,9 +1,4 @@
-"""A worker process reduced to its engine: starts vLLM and waits, to be killed by a test.
-
-    python -m tests.e2e.engine_process MODEL
-
-prints "starting" and then "ready".
-"""
+"""A worker process reduced to its engine: starts the vLLM of a model's folder and waits, to be killed by a test."""
 
 from __future__ import annotations
 
@@ -17,9 +12,7 @@ from tests.contract.subjects import VLLM_ARGS
 async def main(model: str) -> None:
     """Keep an engine until this process ends."""
     engine = VllmEngine(model, VLLM_ARGS)
-    print("starting", flush=True)
     await engine.start()
-    print("ready", flush=True)
     await engine.failed()
 
 

@@ -10,8 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,31 +47,68 @@ def spawned(pid: int) -> frozenset[Process]:
 
 @dataclass(frozen=True)
 class Pooling:
-    """A started engine that embeds.
+    """A started engine that embeds, after the process of another one was killed while that started.
 
     Attributes:
         engine: shared by all tests that do not start their own.
         others: processes below this one that are none of the engine's.
         levels: what the engine's start was to leave as it is, before and after.
+        temp: the folder for temporary files of both engines.
+        killed: name of the folder in it that the killed one had.
+        orphans: processes of the killed one's engine.
     """
 
     engine: VllmEngine
     others: frozenset[Process]
     levels: tuple[tuple[int, int], tuple[int, int]]
+    temp: Path
+    killed: str
+    orphans: frozenset[Process]
+
+    def folders(self) -> list[str]:
+        """Folders of engines among the temporary files."""
+        return folders_in(self.temp)
+
+
+def folders_in(temp: Path) -> list[str]:
+    # Compiled code stays; files beside the folder are temporary ones of libraries, gone in a moment.
+    found = [path for path in temp.iterdir() if path.is_dir()]
+    return sorted(path.name for path in found if not path.name.startswith("torchinductor_"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pooling(smollm2: Path) -> AsyncIterator[Pooling]:
+async def pooling(smollm2: Path, repository: Path) -> AsyncIterator[Pooling]:
     def levels() -> tuple[int, int]:
         return logging.root.manager.disable, logging.root.level
 
-    others, before = children(), levels()
     engine = VllmEngine(str(smollm2), {**VLLM_ARGS, "runner": "pooling", "convert": "embed"}, watchdog_s=WATCHDOG_S)
-    await engine.start()
-    try:
-        yield Pooling(engine, others, (before, levels()))
-    finally:
-        await engine.stop()
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # short, as temp folders are
+        temp = Path(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", name)
+            killed, orphans = killed_while_it_starts(smollm2, repository, temp)
+            others, before = children(), levels()
+            patch.setattr(tempfile, "tempdir", name)
+            await engine.start()
+        try:
+            yield Pooling(engine, others, (before, levels()), temp, killed, orphans)
+        finally:
+            await engine.stop()
+
+
+def killed_while_it_starts(model: Path, repository: Path, temp: Path) -> tuple[str, frozenset[Process]]:
+    """Kill a process whose engine starts. Returns the folder's name and the processes that the engine had then."""
+    command = [sys.executable, "-m", "tests.e2e.engine_process", str(model)]
+    with subprocess.Popen(
+        command, cwd=repository, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            (folder,) = eventually_blocking(lambda: folders_in(temp), 60, "it has a folder")
+            eventually_blocking(lambda: list((temp / folder).iterdir()), 60, "and uses it")
+            orphans = eventually_blocking(lambda: spawned(process.pid), 60, "engine processes are there")
+        finally:
+            process.kill()
+    return folder, orphans
 
 
 def embeddings(identity: str, *texts: str) -> EngineRequest:
@@ -109,6 +145,22 @@ def test_limits_of_vllms_own_choice_are_raised(smollm2: Path, monkeypatch: pytes
         argv = arguments({"max-model-len": 2048, **given}, cpu=True, reserve_percent=25)
         vllm_host.build(str(smollm2), argv, None, 25)
     assert started == [(160, None), (40, 2088)]
+
+
+@pytest.mark.kill
+def test_sigkill_of_a_parent_that_starts_leaves_no_engine_process(pooling: Pooling) -> None:
+    """Of one that is ready: test_vllm_worker.py."""
+    try:
+        # A child must first get as far as loading the guard.
+        eventually_blocking(lambda: not any(map(alive, pooling.orphans)), 60)
+    finally:
+        end_all(pooling.orphans, 5)
+
+
+def test_files_of_a_killed_engine_are_gone_at_the_next_start(pooling: Pooling) -> None:
+    (own,) = pooling.folders()
+    assert own != pooling.killed
+    assert any(path.is_socket() for path in (pooling.temp / own).iterdir())
 
 
 def test_what_vllm_loads_leaves_the_logs_alone(pooling: Pooling) -> None:
@@ -163,6 +215,7 @@ async def test_death_of_the_core_fails_what_runs_and_is_reported(pooling: Poolin
         await engine.run(embeddings("late", "one"))
     await engine.stop()
     assert children() <= pooling.others
+    assert pooling.folders() == [], "its files are gone with it"
 
 
 # vLLM does not close its sockets when it cannot start, as when its processes are taken away.
@@ -176,72 +229,3 @@ async def test_stopping_while_it_starts_leaves_no_process(smollm2: Path) -> None
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert children() <= before
-
-
-@pytest.mark.kill
-def test_sigkill_of_a_parent_that_starts_leaves_no_engine_process(smollm2: Path, repository: Path) -> None:
-    """Of one that is ready: test_vllm_worker.py."""
-    with engine_in_a_process(smollm2, repository) as (process, wait_for):
-        wait_for("starting")
-        left = eventually_blocking(lambda: spawned(process.pid), 60, "engine processes are there")
-        process.kill()
-        process.wait()
-        try:
-            # A child must first get as far as loading the guard.
-            eventually_blocking(lambda: not any(map(alive, left)), 60)
-        finally:
-            end_all(left, 5)
-
-
-@pytest.mark.kill
-async def test_files_of_an_engine_are_gone_with_it_and_those_of_a_killed_one_at_the_next_start(
-    smollm2: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def left() -> list[str]:
-        # Compiled code stays; files beside the folder are temporary ones of libraries, gone in a moment.
-        found = [path for path in folder.iterdir() if path.is_dir()]
-        return sorted(path.name for path in found if not path.name.startswith("torchinductor_"))
-
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # short, as temp folders are
-        folder = Path(name)
-        monkeypatch.setenv("TMPDIR", name)
-        with engine_in_a_process(smollm2, repository) as (process, wait_for):
-            wait_for("starting")
-            (its,) = eventually_blocking(left, 60, "it has a folder")
-            eventually_blocking(lambda: list((folder / its).iterdir()), 60, "and uses it")
-            process.kill()
-            process.wait()
-        monkeypatch.setattr(tempfile, "tempdir", name)
-        engine = VllmEngine(str(smollm2), VLLM_ARGS)
-        await engine.start()
-        (own,) = left()
-        assert own != its
-        assert any(path.is_socket() for path in (folder / own).iterdir())
-        await engine.stop()
-        assert left() == []
-
-
-@contextmanager
-def engine_in_a_process(model: Path, repository: Path) -> Iterator[tuple[subprocess.Popen[str], Waiter]]:
-    command = [sys.executable, "-m", "tests.e2e.engine_process", str(model)]
-    with subprocess.Popen(
-        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            yield process, Waiter(process)
-        finally:
-            process.kill()
-
-
-class Waiter:
-    """Reads what a process prints up to a given line."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def __call__(self, line: str) -> None:
-        assert self._process.stdout is not None
-        for printed in self._process.stdout:
-            if printed.strip() == line:
-                return
-        raise AssertionError(f"the process ended without printing {line!r}")

@@ -1,5 +1,5 @@
 """Requests that call vLLM's serving objects, and those that must not. Small objects stand in for vLLM's; the real ones
-are in tests/contract/test_ways.py.
+are in tests/contract/test_both_ways.py.
 """
 
 from __future__ import annotations

@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from streamfleet.common import metrics
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
-from tests.contract import subjects
+from tests.contract.subjects import Subject
 
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(480),
     pytest.mark.needs_vllm,
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
 ]
 
-TOOL_PARSER = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
 WEATHER = {
     "type": "function",
     "function": {
@@ -107,12 +103,10 @@ TEXTS: dict[str, dict[str, Any]] = {
 BY_APPLICATION = {"a template of its own", "a picture"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
-    engine = VllmEngine(str(smollm2), {**subjects.VLLM_ARGS, **TOOL_PARSER})
-    await engine.start()
-    yield engine
-    await engine.stop()
+@pytest.fixture
+def engine(vllm_subject: Subject) -> VllmEngine:
+    assert isinstance(vllm_subject.engine, VllmEngine)
+    return vllm_subject.engine
 
 
 def asked(endpoint: str, name: str, body: dict[str, Any]) -> EngineRequest:
