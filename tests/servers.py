@@ -50,20 +50,19 @@ def _release(label: str) -> tuple[int, ...]:
 
 
 SEVERAL = "any_redis_server"
-FIRST = pytest.StashKey[set[str]]()
+SEEN = pytest.StashKey[set[str]]()
 """Files whose first test of several releases was seen."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of several releases on the oldest and the newest one; the first of each file on all."""
+    """Run a test of several releases on the oldest and the newest; the first of a file and the marked on every one."""
     if SEVERAL not in metafunc.fixturenames:
         return
-    found, seen = find_servers(), metafunc.config.stash.setdefault(FIRST, set())
-    first = metafunc.module.__name__ not in seen
+    found, seen = find_servers(), metafunc.config.stash.setdefault(SEEN, set())
+    every = metafunc.module.__name__ not in seen or metafunc.definition.get_closest_marker("every_release")
     seen.add(metafunc.module.__name__)
-    metafunc.parametrize(
-        SEVERAL, required_releases(found) if first else outermost(found), indirect=True, scope="session"
-    )
+    labels = required_releases(found) if every else outermost(found)
+    metafunc.parametrize(SEVERAL, labels, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

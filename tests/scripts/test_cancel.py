@@ -342,6 +342,7 @@ async def test_an_id_cancelled_ahead_is_not_enqueued(queue: Queue) -> None:
     assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.ANSWERED, "")]
 
 
+@pytest.mark.every_release
 async def test_a_full_redis_takes_what_workers_are_asked_for(queue: Queue) -> None:
     """It is they who make room."""
     async with queue.full_memory():

@@ -113,6 +113,7 @@ async def test_a_deleted_file_leaves_its_contents_to_be_deleted(queue: Queue) ->
     assert await queue.dump() == {}
 
 
+@pytest.mark.every_release
 async def test_a_file_that_a_batch_reads_is_not_deleted(queue: Queue) -> None:
     found = await with_batch(queue)
     before = await queue.dump()
@@ -402,6 +403,7 @@ async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) ->
     assert await queue.dump() == before
 
 
+@pytest.mark.every_release
 async def test_a_cancel_is_not_passed_over_by_progress(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)
@@ -423,6 +425,7 @@ async def test_progress_makes_stumbles_forgotten(queue: Queue) -> None:
     assert record.stumbles == 0
 
 
+@pytest.mark.every_release
 async def test_what_is_finished_is_written_down_in_a_full_redis(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)

@@ -189,6 +189,7 @@ async def left(keys: Keys) -> int:
     return (await keys.broker.admit(SECRET)).tokens.left
 
 
+@pytest.mark.every_release
 async def test_tokens_are_reserved_and_settled_once(keys: Keys, any_raw_redis: redis.asyncio.Redis) -> None:
     await keys.add(tokens=100)
     assert await left(keys) == 100
@@ -289,6 +290,7 @@ async def test_a_debt_is_kept_until_it_has_filled_up(redis_url: str) -> None:
         assert (await keys.broker.admit(SECRET)).verdict is Verdict.LET_IN
 
 
+@pytest.mark.every_release
 async def test_a_reservation_is_due_for_one_gateway_at_a_time(keys: Keys) -> None:
     await keys.add(tokens=100)
     held = Held("a/b", "r", prompts=2, prompt=4, guess=6)
@@ -367,6 +369,7 @@ def test_a_record_has_what_the_script_reads() -> None:
 # -- weight and limit of the tenant ------------------------------------------------------------------------
 
 
+@pytest.mark.every_release
 async def test_a_key_names_weight_and_limit_of_its_tenant(keys: Keys) -> None:
     record = await keys.add()
     assert record.rule is None

@@ -352,6 +352,7 @@ async def test_there_are_not_many_more_dead_ones_than_the_cap(queue: Queue) -> N
     assert len((await hooks.dump())["dead"]) < 250, "as near as Redis does it by the node"
 
 
+@pytest.mark.every_release
 async def test_a_requeued_one_has_all_its_attempts_again(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     await hooks.settle(await hooks.one(), DEAD)
