@@ -33,6 +33,19 @@ VLLM_ARGS: Mapping[str, Any] = {
 }
 TOOL_PARSER = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
 
+BAD: dict[str, tuple[dict[str, Any], int, str]] = {
+    "a number that is none": ({"max_tokens": "many"}, 400, "max_tokens"),
+    "no tokens at all": ({"max_tokens": -1}, 400, "max_tokens"),
+    "a negative temperature": ({"temperature": -3}, 400, "temperature"),
+    "messages that are none": ({"messages": "hi"}, 400, "messages"),
+    "a message without a role": ({"messages": [{"content": "hi"}]}, 400, "role"),
+    "a model that is not there": ({"model": "no-such-model"}, 404, "model"),
+    "a prompt that is too long": ({"messages": [{"role": "user", "content": "word " * 5000}]}, 400, "input"),
+    "too many tokens wanted": ({"max_tokens": 100_000}, 400, "max_tokens"),
+    "too many choices": ({"n": 100_000}, 400, "n"),
+}
+"""What each changes in a chat, the status that refuses it, and a word of the refusal."""
+
 
 @dataclass(frozen=True)
 class Subject:

@@ -13,7 +13,7 @@ from streamfleet.common import metrics
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
-from tests.contract.subjects import Subject
+from tests.contract.subjects import BAD, Subject
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -62,15 +62,8 @@ CHATS: dict[str, dict[str, Any]] = {
     "unknown fields": {"nonsense": {"a": [1, None]}, "top_k": 3},
     "prompt log probabilities": {"prompt_logprobs": 1},
     # refused
-    "no such model": {"model": "no-such-model"},
-    "a number that is none": {"max_tokens": "many"},
-    "too many tokens": {"max_tokens": 100_000},
-    "messages that are none": {"messages": "hi"},
+    **{name: changes for name, (changes, _, _) in BAD.items()},
     "a message that is none": {"messages": [7]},
-    "a role that is missing": {"messages": [{"content": "hi"}]},
-    "a temperature below zero": {"temperature": -3},
-    "too many choices": {"n": 100_000},
-    "too long a prompt": {"messages": [{"role": "user", "content": "word " * 5_000}]},
     "a token beyond the vocabulary": {"logit_bias": {"9999999": 1}},
     "a tool that is not there": {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "no"}}},
     "a choice without tools": {"tool_choice": "required"},

@@ -21,7 +21,7 @@ from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineReques
 from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.outcome import Finished, judge
 from tests.contract import subjects
-from tests.contract.subjects import MAX_MODEL_LEN, Collected, Subject, chat, long_chat
+from tests.contract.subjects import BAD, MAX_MODEL_LEN, Collected, Subject, chat, long_chat
 from tests.waiting import eventually
 
 pytestmark = [
@@ -97,19 +97,6 @@ async def test_lanes_and_deadlines_are_accepted(subject: Subject) -> None:
     ]
     replies = await asyncio.gather(*map(subject.engine.run, requests))
     assert {reply.status for reply in replies} == {200}
-
-
-BAD: dict[str, tuple[dict[str, Any], int, str]] = {
-    "a number that is none": ({"max_tokens": "many"}, 400, "max_tokens"),
-    "no tokens at all": ({"max_tokens": -1}, 400, "max_tokens"),
-    "a negative temperature": ({"temperature": -3}, 400, "temperature"),
-    "messages that are none": ({"messages": "hi"}, 400, "messages"),
-    "a message without a role": ({"messages": [{"content": "hi"}]}, 400, "role"),
-    "a model that is not there": ({"model": "no-such-model"}, 404, "model"),
-    "a prompt that is too long": ({"messages": [{"role": "user", "content": "word " * 5000}]}, 400, "input"),
-    "too many tokens wanted": ({"max_tokens": 100_000}, 400, "max_tokens"),
-    "too many choices": ({"n": 100_000}, 400, "n"),
-}
 
 
 @pytest.mark.parametrize("name", BAD)
