@@ -13,6 +13,7 @@ import pytest
 import redis.asyncio
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES
+from streamfleet.gateway import inference
 from streamfleet.gateway.auth_context import MOST_IGNORED_CHARS
 from streamfleet.worker.cost.check import pack_fields
 from tests.integration.gateway_here import gateway_here
@@ -112,8 +113,10 @@ async def ignored(url: str, told: Mapping[str, Any], body: dict[str, Any]) -> st
                 "fields": pack_fields(fields) if fields else None,
             }
             await client.hset("{default}:workers", name, json.dumps(said))
-    async with gateway_here(url, keys="off", models="m=default") as http:
-        answer = await http.post(CHAT, json=body, headers={"X-Streamfleet-Ttl": "1s"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "GRACE_S", 0.0)  # nobody answers late, where nobody is
+        async with gateway_here(url, keys="off", models="m=default") as http:
+            answer = await http.post(CHAT, json=body, headers={"X-Streamfleet-Ttl": "100ms"})
     shown: str | None = answer.headers.get("x-streamfleet-ignored")
     return shown
 
