@@ -292,7 +292,7 @@ async def engine_dies(stage: Stage) -> None:
 async def engine_dies_unheard(stage: Stage) -> None:
     """The same where Redis hears all of the worker but what its run became."""
     worker = await stage.worker(0)
-    await stage.add("r", 900)
+    await stage.add("r", 200)
     await stage.runs("r")
     stage.fleet.proxies[0].refuse(mutations.sha("retry_later", stage.mutation))
     stage.striker.mark("engine_death", worker.name)
