@@ -118,7 +118,7 @@ throughput, which takes a second with a backlog, nor without a worker: scale fro
 
 One look at the queue, of about 110 commands however long it is, serves all who ask within 5 s. Without an answer of
 Redis within 5 s, `streamfleet_exporter_up` is 0, there is no series of the queue, and `/readyz` has the reason. With
-[users for each role](../SECURITY.md#what-each-role-can-do), it runs as the operator: the
+[users for each role](security.md#what-each-role-can-do), it runs as the operator: the
 autoscaler's user may not read ages, deadlines and workers.
 """  # noqa: E501 - a query or a row of a table is one line
 VALUES: tuple[tuple[str, Iterable[str]], ...] = (

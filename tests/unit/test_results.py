@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import textwrap
-from importlib import resources
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -138,22 +138,27 @@ def test_a_status_that_is_none_reads_as_failed_and_says_why() -> None:
 
 # -- one table of fields -------------------------------------------------------------------------------------
 
-LUA = resources.files("streamfleet.common").joinpath("lua")
+
+@pytest.fixture
+def page(repository: Path) -> Callable[[str], list[str]]:
+    """Returns the names in the first column of the table with this head, in docs/protocol.md."""
+    text = (repository / "docs/protocol.md").read_text(encoding="utf-8")
+
+    def names(head: str) -> list[str]:
+        rows = text.partition(f"| {head} |\n|---|---|---|\n")[2].partition("\n\n")[0]
+        return [name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+
+    return names
 
 
-@pytest.fixture(scope="module")
-def table() -> list[str]:
-    """Names of a result's fields, as the scripts have them."""
-    found = re.search(r"local RESULT_FIELDS = \{(.*?)\}", LUA.joinpath("lib/result.lua").read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    return [*re.findall(r"'(\w+)'", found[1]), *envelope.CARRIED]
+@pytest.fixture
+def table(page: Callable[[str], list[str]]) -> list[str]:
+    """Names of a result's fields."""
+    return page("field | when | meaning")
 
 
-def test_the_page_has_the_fields_that_the_scripts_write(repository: Path, table: list[str]) -> None:
-    page = (repository / "docs/protocol.md").read_text(encoding="utf-8")
-    rows = page.partition("| field | when | meaning |\n|---|---|---|\n")[2].partition("\n\n")[0]
-    named = [name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
-    assert named == [*table, "notified:<name>"]
+def test_a_result_has_what_is_carried_from_its_request(table: list[str]) -> None:
+    assert table[-1 - len(envelope.CARRIED) :] == [*envelope.CARRIED, "notified:<name>"]
 
 
 def test_one_part_of_the_scripts_writes_results() -> None:

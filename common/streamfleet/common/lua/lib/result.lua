@@ -1,14 +1,7 @@
 -- @include entry
 -- @include tables
 -- @include reused
--- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their meanings, in the
--- order of this table and then of TABLES.carried; beside them there is one `notified:<name>` for each reply name. Redis
--- gets what is given of them.
-local RESULT_FIELDS = {
-  'status', 'response', 'error', 'finished_ms', 'lane', 'entry', 'enqueued_ms', 'attempt', 'http_status', 'worker',
-  'queued_ms', 'total_ms', 'waited_ms', 'first_token_ms', 'finish_reason', 'usage', 'streamed',
-  'resumed_tokens', 'passed_ms', 'warnings',
-}
+-- Results of requests: every field of `{q}:result:<id>` is written here. docs/protocol.md has their names and meanings.
 local HTTP_STATUS = {failed = 400, expired = 504, cancelled = 499, dead = 500}
 
 local function openai_error(message, kind, param, code)
@@ -26,16 +19,13 @@ do
   local function tokens_key(request_id) return cfg.prefix .. 'tokens:' .. request_id end
   local function notified_field(reply) return 'notified:' .. reply end
 
-  -- Writes the fields in `given` behind the first n of `values` as field-value pairs, and returns their new number.
-  local function add_fields(values, n, given)
-    local function add(name)
-      if given[name] then
-        values[n + 1], values[n + 2], n = name, given[name], n + 2
-      end
+  -- The fields of a result as field-value pairs, and the number of names and values. `given`: by name; false for none.
+  local function pairs_of(given)
+    local values, n = {}, 0
+    for name, value in pairs(given) do
+      if value then values[n + 1], values[n + 2], n = name, value, n + 2 end
     end
-    for i = 1, #RESULT_FIELDS do add(RESULT_FIELDS[i]) end
-    for name in string.gmatch(TABLES.carried, '%S+') do add(name) end
-    return n
+    return values, n
   end
 
   -- Adds to `given` what every result says of its entry, and returns it.
@@ -129,15 +119,14 @@ do
 
   -- The same for a request that no worker ends: `given` has the result's fields by name.
   function publish(request_id, status, given, reply, tokens, life)
-    local values = {}
     given.http_status, given.finished_ms = HTTP_STATUS[status], string.format('%.0f', now_ms())
-    return publish_pairs(request_id, status, values, add_fields(values, 0, given), reply, tokens, nil, life)
+    local values, n = pairs_of(given)
+    return publish_pairs(request_id, status, values, n, reply, tokens, nil, life)
   end
 
   -- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
   function add_to_result(request_id, given)
-    local values = {}
-    local n = add_fields(values, 0, given)
+    local values = pairs_of(given)
     -- @guard discard duplicate: a cancel is counted with its entry
     call('HSET', result_key(request_id), unpack(values))
     call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)
