@@ -10,34 +10,28 @@ local P, soonest = nil, nil   -- P: this round; soonest: ms until more may be ta
 local function wait_for(ms) if not soonest or ms < soonest then soonest = ms end end
 local function before(a, b) return a.rank < b.rank or a.rank == b.rank and a.member < b.member end
 
-local function tenant_of(name)
-  local x = P.tenants[name]
-  if not x then
-    local tokens, takes_turns = t.turn(P.lane, name)
-    x = {name = name, record = t.record(name), tokens = tokens or 0, in_turn = takes_turns}
-    P.tenants[name] = x
-    if takes_turns then P.queue[#P.queue + 1] = x end
-  end
+local function know_tenant(name, tokens, in_turn)
+  local x = {name = name, record = t.record(name), tokens = tokens or 0, in_turn = in_turn}
+  P.tenants[name] = x
+  if in_turn then P.queue[#P.queue + 1] = x end
   return x
 end
 
--- Fetches the next tenants in turn. Returns the number of those that were not known.
+local function tenant_of(name) return P.tenants[name] or know_tenant(name, t.turn(P.lane, name)) end
+
+-- Fetches the next tenants in turn.
 local function fetch_turns(most)
-  if P.all then return 0 end
-  local rows, names, fresh = t.lowest(P.lane, most, P.fetched), {nil}, 0
+  if P.all then return end
+  local rows, names = t.lowest(P.lane, most, P.fetched), {nil}
   if P.fetched == 0 then P.low = tonumber(rows[2] or 0) end
   P.all, P.fetched = #rows < 2 * most, P.fetched + #rows / 2
   for i = 1, #rows, 2 do names[(i + 1) / 2] = rows[i] end
   t.fetch_records(names)
   for i = 1, #names do
     local name, tokens = names[i], tonumber(rows[2 * i])
-    if not P.tenants[name] then
-      local x = {name = name, record = t.record(name), tokens = tokens, in_turn = true}
-      P.tenants[name], P.queue[#P.queue + 1], fresh = x, x, fresh + 1
-    end
+    if not P.tenants[name] then know_tenant(name, tokens, true) end
     P.last, P.last_name = tokens, name
   end
-  return fresh
 end
 
 -- The least tokens of those in turn, but no less than one had that was picked in its turn.
@@ -362,6 +356,19 @@ local function nearly_late()
   end
 end
 
+-- The first row without a tenant that waits for this worker and is not taken; nil for none.
+local function first_mine()
+  if not mine or o.counts[P.lane].h == 0 then return nil end
+  P.mine_free = P.mine_free or page_of('h', o.key(P.lane, ':h:', mine), '', mine)
+  return (next_in(P.mine_free, 1, math.huge))
+end
+
+-- The rows of a tenant that wait for homes.
+local function homed_of(x)
+  x.homed = x.homed or page_of('b', o.key(P.lane, ':th:', x.name), x.name)
+  return x.homed
+end
+
 -- The first row of a tenant that waits for nobody and is not taken; nil for none.
 local function first_free(x)
   x.free = x.free or (x.name == '' and page_of('r', ready_key(P.lane)) or page_of('t', o.key(P.lane, ':t:', x.name), x.name))
@@ -372,20 +379,14 @@ end
 
 -- The rank of the first row of a tenant that is not taken.
 local function first_rank(x)
-  local c, row = o.counts[P.lane], first_free(x)
-  local low = row and row.rank or math.huge
-  if x.name ~= '' and c.b > 0 then
-    x.homed = x.homed or page_of('b', o.key(P.lane, ':th:', x.name), x.name)
-    row = next_in(x.homed, 1, math.huge)
-    low = math.min(low, row and row.rank or math.huge)
-  elseif x.name == '' and c.h > 0 then
-    if mine then
-      P.mine_free = P.mine_free or page_of('h', o.key(P.lane, ':h:', mine), '', mine)
-      row = next_in(P.mine_free, 1, math.huge)
-      low = math.min(low, row and row.rank or math.huge)
-    end
-    row = foreign_firsts(low)[1]
-    low = math.min(low, row and row.rank or math.huge)
+  local low = math.huge
+  local function look(row) low = math.min(low, row and row.rank or math.huge) end
+  look(first_free(x))
+  if x.name == '' then
+    look(first_mine())
+    look(foreign_firsts(low)[1])
+  elseif o.counts[P.lane].b > 0 then
+    look((next_in(homed_of(x), 1, math.huge)))
   end
   return low
 end
@@ -421,8 +422,7 @@ local function next_of(x, age, most)
   local any = row ~= nil
   if row then try(row) end
   if x.name == '' and mine and c.h > 0 then
-    P.mine_free = P.mine_free or page_of('h', o.key(P.lane, ':h:', mine), '', mine)
-    row = next_in(P.mine_free, 1, math.huge)
+    row = first_mine()
     if row then any = true; try(row) end
   else
     for i = 1, #P.own do
@@ -437,9 +437,8 @@ local function next_of(x, age, most)
       if not P.gone[x.others[i].member] then others[#others + 1] = x.others[i] end
     end
   elseif c.b > 0 then
-    x.homed = x.homed or page_of('b', o.key(P.lane, ':th:', x.name), x.name)
     local at = 1
-    row, at = next_in(x.homed, at, most)
+    row, at = next_in(homed_of(x), at, most)
     while row and at <= most and row.rank <= eff do
       if row.home == mine then try(row) else others[#others + 1] = row end
       row, at = next_in(x.homed, at + 1, most)
@@ -460,6 +459,11 @@ end
 local function turns()
   local most, alone = P.n - #P.picked + DEEP, o.counts[P.lane].b + o.counts[P.lane].h == 0
   local function less(a, b) return a.tokens < b.tokens or a.tokens == b.tokens and a.name < b.name end
+  local function queue_up(line, x)
+    local place = #line + 1
+    while place > 1 and less(x, line[place - 1]) do line[place], place = line[place - 1], place - 1 end
+    line[place] = x
+  end
   if alone and P.out < #P.picked then take_out() end   -- what is popped below must not be among them
   for _, age in ipairs({TURN_AFTER, D}) do
     local line, at = {nil}, 1
@@ -470,11 +474,7 @@ local function turns()
       while not P.all and not (x and (x.tokens < P.last or x.tokens == P.last and x.name <= P.last_name)) do
         local from = #P.queue + 1
         fetch_turns(SCAN)
-        for i = from, #P.queue do
-          local place = #line + 1
-          while place > 1 and less(P.queue[i], line[place - 1]) do line[place], place = line[place - 1], place - 1 end
-          line[place] = P.queue[i]
-        end
+        for i = from, #P.queue do queue_up(line, P.queue[i]) end
         x = line[at]
       end
       if not x then break end
@@ -508,11 +508,7 @@ local function turns()
         table.remove(line, at)
         P.vain = P.vain + (row and 0 or 1)
         if P.vain > 16 * SCAN then return wait_for(D) end
-        if x.in_turn then
-          local place = #line + 1
-          while place > 1 and less(x, line[place - 1]) do line[place], place = line[place - 1], place - 1 end
-          line[place] = x
-        end
+        if x.in_turn then queue_up(line, x) end
       else
         at = at + 1   -- it keeps its turn, and others go
       end
