@@ -126,7 +126,7 @@ do
 
   -- Adds fields to the result of a request that was cancelled before its entry was found: it lives as long as any now.
   function add_to_result(request_id, given)
-    local values = pairs_of(given)
+    local values, n = pairs_of(given)
     -- @guard discard duplicate: a cancel is counted with its entry
     call('HSET', result_key(request_id), unpack(values))
     call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)

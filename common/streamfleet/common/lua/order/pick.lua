@@ -10,10 +10,10 @@ local P, soonest = nil, nil   -- P: this round; soonest: ms until more may be ta
 local function wait_for(ms) if not soonest or ms < soonest then soonest = ms end end
 local function before(a, b) return a.rank < b.rank or a.rank == b.rank and a.member < b.member end
 
-local function know_tenant(name, tokens, in_turn)
-  local x = {name = name, record = t.record(name), tokens = tokens or 0, in_turn = in_turn}
+local function know_tenant(name, tokens, queued)
+  local x = {name = name, record = t.record(name), tokens = tokens or 0, in_turn = queued}
   P.tenants[name] = x
-  if in_turn then P.queue[#P.queue + 1] = x end
+  if queued then P.queue[#P.queue + 1] = x end
   return x
 end
 
