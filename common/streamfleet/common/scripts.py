@@ -103,14 +103,17 @@ local TABLES = {{
   limits = {_lua(DEFAULTS | {"lanes": LANES, "name_chars": MAX_NAME_CHARS, "meta_bytes": MAX_META_BYTES})},
 }}
 """
-TOKENS = f"""\
--- Tokens of text and of outputs, from numbers.py.
-local TOKENS = {{
-  bytes = {BYTES_PER_TOKEN}, output = {USUAL_OUTPUT}, default = '{DEFAULT_COMPLETION}', most = {MOST_TOKENS},
-  limits = {_lua({f"[{json.dumps(endpoint)}]": names for endpoint, names in LIMIT_FIELDS.items()})},
-}}
+OUTPUT_LIMITS = f"""\
+-- From numbers.py: the fields that limit output, by endpoint; the limit of a completion without one; the largest limit.
+local NAMES = {_lua({f"[{json.dumps(endpoint)}]": names for endpoint, names in LIMIT_FIELDS.items()})}
+local DEFAULT, MOST_TOKENS = '{DEFAULT_COMPLETION}', {MOST_TOKENS}
 """
-MADE = {"lib/tables.lua": TABLES, "policies/token_table.lua": TOKENS}
+USUAL_TOKENS = f"local USUAL_OUTPUT, USUAL_RATE = {USUAL_OUTPUT}, 1 / {BYTES_PER_TOKEN}\n"
+MADE = {
+    "lib/tables.lua": TABLES,
+    "policies/output_limits.lua": OUTPUT_LIMITS,
+    "order/usual_tokens.lua": USUAL_TOKENS,
+}
 """Parts of scripts that are no files."""
 
 

@@ -1,9 +1,9 @@
 -- @include tenant_turns
--- @include token_table
+-- @include usual_tokens
 -- Tenants: lengths. How many tokens requests have, by tenant and class of asked limit, learnt where their results are
 -- written: for each class ';<class> <number> <mean output> <prompt tokens for each byte of body>', and ' x' once a run with such
 -- a limit had more output than its limit.
-local USUAL_OUTPUT, USUAL_RATE, MOST_SAMPLES = TOKENS.output, 1 / TOKENS.bytes, 32
+local MOST_SAMPLES = 32
 
 local function class_of(limit) return limit and tostring(half_octave(limit)) or 'none' end
 

@@ -1,10 +1,10 @@
--- @include token_table
+-- @include output_limits
 -- Length that a request asks for.
 -- Returns the bytes of the body, and as text the limit of output that the engine takes, '' for none: output_limit of
 -- numbers.py, in Lua. Decoding takes long, so a body is first searched for the one field that names a limit. If that does not
 -- tell, a short body is decoded; of a longer one no limit is known. Nor is it of one that is not searched: 64 KiB of escapes
 -- take 2 ms.
-local CHAT, COMPLETIONS, NAMES, MOST_TOKENS = '/v1/chat/completions', '/v1/completions', TOKENS.limits, TOKENS.most
+local CHAT, COMPLETIONS = '/v1/chat/completions', '/v1/completions'
 local MOST_DIGITS, LARGEST = 400, 300   -- digits of text that is read, and of a number that Lua reads
 local MOST_DECODED, MOST_SEARCHED = 16384, 65536
 
@@ -24,7 +24,7 @@ local function limit_of(body, endpoint)
   for _, name in ipairs(NAMES[endpoint]) do
     if body[name] ~= nil and body[name] ~= cjson.null then return limit_in(body[name]) end
   end
-  return endpoint == COMPLETIONS and body.max_tokens == nil and TOKENS.default or ''
+  return endpoint == COMPLETIONS and body.max_tokens == nil and DEFAULT or ''
 end
 
 -- Nil where the body has to be decoded. The one field that names a limit is the body's own if what follows it closes one
