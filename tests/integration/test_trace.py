@@ -76,6 +76,8 @@ async def test_ready_with_its_rank(broker: Broker, client: Client) -> None:
     await broker.pull("w1", 0)
     assert [(await value(broker, name))["requests_before"] for name in ("soon", "mid", "late")] == [0, 1, 2]
     assert (await summary(broker, "late")).text == "ready: 2 requests before it in its lane"
+    await broker.pause([Lane.HIGH])
+    assert "its lane is paused" in (await summary(broker, "late")).text
 
 
 async def test_running_released_delayed_and_lost_with_workers(broker: Broker, client: Client) -> None:

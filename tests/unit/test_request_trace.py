@@ -57,6 +57,14 @@ def test_where_it_is(look: dict[str, Any], state: str, said: str) -> None:
     assert said in summary.text
 
 
+def test_a_request_waits_for_its_paused_lane_and_a_running_one_does_not() -> None:
+    waits, runs = traced(before=0, rank_ms=NOW), traced(worker="w1", attempt=1)
+    for trace, said in ((waits, True), (runs, False)):
+        assert trace.place is not None
+        paused = replace(trace, place=replace(trace.place, paused=True))
+        assert ("its lane is paused: `streamfleet resume high`" in summarize(paused).text) is said
+
+
 def test_how_long_a_worker_has_had_it_is_bounded_by_what_the_worker_says() -> None:
     worker = WorkerView("w1", 3, "ready", "vllm", ["m"], 8, 1.0, oldest_held_s=7.0)
     assert "for at most 7 s" in summarize(traced(worker, worker="w1", attempt=1)).text

@@ -43,6 +43,7 @@ class Place:
         details: state of the entry.
         worker: worker that holds it, with its description; None for none.
         wait_ms: time until a worker is likely to take it; None if nobody can tell, or it does not wait in order.
+        paused: true if its lane is paused.
     """
 
     lane: Lane
@@ -50,6 +51,7 @@ class Place:
     details: EntryDetails
     worker: WorkerView | None
     wait_ms: int | None = None
+    paused: bool = False
 
     @property
     def entry(self) -> str:
@@ -145,7 +147,7 @@ async def _place(broker: OperatorBroker, lane: Lane, stream_id: str) -> Place | 
         worker = next((view for view in views if view.name == details.worker), None)
     (expected,) = await broker.expected([(lane, stream_id)])
     details = replace(details, before=expected.place, rank_ms=expected.rank_ms)
-    return Place(lane, stream_id, details, worker, expected.wait_ms)
+    return Place(lane, stream_id, details, worker, expected.wait_ms, lane in await broker.paused())
 
 
 def own_id(entry: str, fields: Mapping[bytes, bytes]) -> str:

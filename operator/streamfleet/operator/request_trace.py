@@ -118,7 +118,10 @@ def _state(trace: Trace) -> tuple[str, str]:
         return result.status.value, f"ended: {result.status}{by}{rest}"
     if place is None:
         return "unknown", "unknown"
-    return _held(trace.now_ms, place) if place.details.worker is not None else _waiting(trace.now_ms, place)
+    if place.details.worker is not None:
+        return _held(trace.now_ms, place)
+    state, text = _waiting(trace.now_ms, place)
+    return state, f"{text}; its lane is paused: `streamfleet resume {place.lane}`" if place.paused else text
 
 
 def _held(now_ms: int, place: Place) -> tuple[str, str]:
