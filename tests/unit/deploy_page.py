@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 import typer.main
+import yaml
 
 from streamfleet.cli.main import app
 from tests.integration.k8s_manifests import (
@@ -33,7 +34,10 @@ from tests.integration.k8s_manifests import (
 from tests.integration.k8s_rules import RULES, schema
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "docs/deploy.md"
+ADDS = "# Add to fleet/kustomization.yaml"
 OURS = "github.com/your-organisation/streamfleet//"
+REF = re.compile(rf"({re.escape(OURS)}[^\s?]+)\?ref=\S+")
 NAMESPACE = "streamfleet"
 Check = Callable[[str], list[str]]
 APPLIED = re.compile(r"--kustomize (\S+)")
@@ -93,7 +97,7 @@ def of_overlay(block: str) -> list[Manifest]:
         shutil.copytree(K8S, Path(folder) / "k8s")
         overlay = Path(folder) / "fleet"
         overlay.mkdir()
-        (overlay / "kustomization.yaml").write_text(block.replace(OURS, "../"), encoding="utf-8")
+        (overlay / "kustomization.yaml").write_text(REF.sub(r"\1", block).replace(OURS, "../"), encoding="utf-8")
         found = render(overlay)
     for each in found:
         assert each["metadata"].pop("namespace") == NAMESPACE
@@ -118,9 +122,22 @@ def of_folder(folder: str) -> list[Manifest]:
 
 
 def overlays(text: str) -> list[str]:
-    """The kustomizations that a text shows, less the comment with their path."""
+    """The kustomizations that a text shows, less the comment with their path; what is to be added, in the first."""
+    return _whole(text) + [_with_added(block) for block in blocks(text, "yaml") if block.startswith(ADDS)]
+
+
+def _whole(text: str) -> list[str]:
     found = [block for block in blocks(text, "yaml") if "kind: Kustomization" in block]
     return [block.partition("\n")[2] if block.startswith("#") else block for block in found]
+
+
+def _with_added(block: str) -> str:
+    """The page's first kustomization with the lists of a block behind its own."""
+    first, *_ = _whole(PAGE.read_text(encoding="utf-8"))
+    overlay = yaml.safe_load(first)
+    for name, rows in yaml.safe_load(block).items():
+        overlay[name] = overlay.get(name, []) + rows
+    return str(yaml.safe_dump(overlay))
 
 
 def rendered(text: str) -> list[list[Manifest]]:
@@ -161,17 +178,15 @@ def made_by_hand(text: str) -> set[str]:
 def lost_paths(text: str) -> list[str]:
     """Paths of this repository that do not exist."""
     named = set(re.findall(rf"(?<![\w/.$-])(?:\.\./)?({FOLDERS}/[\w./-]*\w)", text))
-    named |= set(re.findall(rf"{re.escape(OURS)}(\S+)", text))
+    named |= set(re.findall(rf"{re.escape(OURS)}([^\s?]+)", text))
     return [path for path in sorted(named) if not (ROOT / path).exists()]
 
 
 def broken_overlays(text: str) -> list[str]:
     """Folders to apply that are none of ours and not shown before, and kustomizations of the page that break a rule."""
     known = {str(folder.relative_to(ROOT)) for folder in kustomizations().values()} | {"k8s/first-request"}
-    wrong = []
-    for section in sections(text):
-        shown = set(re.findall(r"^# (\w+)/kustomization\.yaml$", section, re.MULTILINE))
-        wrong += [path for path in APPLIED.findall("\n".join(blocks(section, "sh"))) if path not in known | shown]
+    known |= set(re.findall(r"^# (\w+)/kustomization\.yaml$", text, re.MULTILINE))
+    wrong = [path for path in APPLIED.findall("\n".join(blocks(text, "sh"))) if path not in known]
     return wrong + [line for block in overlays(text) for line in rules_broken_by(block)]
 
 
