@@ -9,7 +9,7 @@ MINUTES := 20
 export PATH := $(CURDIR)/.venv/programs:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm fuzz hostile check format docs lint types
+.PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm upgrade fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system setup-lint
 .PHONY: observe bench-quick bench-broker bench-engine bench-scheduling bench-docs
 .PHONY: bench-coserving bench-shards bench-gateway bench-fairness bench-locality bench-front-end
@@ -52,13 +52,16 @@ fault-vllm: setup-vllm ## The fault harness with real vLLM, small; 500 answers t
 	@$(BIN)/python -m tests.fault --engine vllm $(ARGS)
 	@$(BIN)/python -m tests.fault.resuming
 
+upgrade: setup-dev ## Roll a fleet of the last release to this checkout and back, under kills; and mutants of it (3 minutes)
+	@$(BIN)/python -m tests.upgrade $(ARGS)
+
 hostile: setup-vllm ## 500 hostile bodies among 500 good ones, on real vLLM
 	@$(BIN)/python -m tests.hostile $(ARGS)
 
 fuzz: setup-dev ## Random histories of the scripts, and 200,000 entries of any kind through real workers
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-long: setup-dev setup-vllm setup-bench setup-node setup-system ## All long runs, fault to test-long, or the named ones; about two hours (ARGS='fault fuzz')
+long: setup-dev setup-vllm setup-bench setup-node setup-system ## All long runs, fault to upgrade, or the named ones; about two hours (ARGS='fault fuzz')
 	@$(BIN)/python -m tests.long $(ARGS)
 
 observe: setup-dev setup-system ## Ask every panel and alert rule of a real Prometheus that scrapes a fleet under load

@@ -32,10 +32,11 @@ class ZygoteLauncher:
 
     Args:
         marks: environment variables of all processes, so that any that is left over can be told.
+        modules: imported beside what workers and producers need.
     """
 
-    def __init__(self, marks: dict[str, str]) -> None:
-        self._marks = marks
+    def __init__(self, marks: dict[str, str], *modules: str) -> None:
+        self._marks, self._modules = marks, modules
         self._process: asyncio.subprocess.Process | None = None
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -49,6 +50,7 @@ class ZygoteLauncher:
             sys.executable,
             "-m",
             "tests.fault.zygote",
+            *self._modules,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**environment, **self._marks},

@@ -39,4 +39,5 @@ ROWS = (
     Row("pods", "tests.pods"),
     Row("clients", "tests.clients"),
     Row("test-long", "pytest --numprocesses 2 -m long"),
+    Row("upgrade", "tests.upgrade --seed {seed}"),
 )

@@ -1,0 +1,44 @@
+"""A rollout between the last release and this checkout, small; and that it notices a release that does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.programs import program
+from tests.upgrade import release as releases
+from tests.upgrade.__main__ import QUICK, roll
+from tests.upgrade.release import Release
+
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def release() -> Release:
+    """The last release; without one, it takes git and its history to make one of HEAD."""
+    if not (releases.FOLDER / "release.toml").exists():
+        program("git")
+        if subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=False).returncode:
+            pytest.skip("there is no release yet, and this copy has no history")
+    return releases.last()
+
+
+def test_a_rollout_and_the_way_back_lose_nothing(release: Release) -> None:
+    found = roll(release, QUICK, 20_262)
+    assert found == [], "\n".join(found)
+
+
+def test_a_release_that_speaks_another_protocol_is_noticed(release: Release) -> None:
+    assert roll(release, QUICK, 20_262, "protocol") != []
+    (line,) = roll(release._replace(protocol=7), QUICK, 20_262)
+    assert "protocol 7" in line
+
+
+def test_what_is_kept_of_a_release_is_read_again(
+    release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "FOLDER", tmp_path)
+    releases.keep(release, tmp_path)
+    assert releases.last() == release
