@@ -9,6 +9,10 @@
 ARG BASE=python:3.12-slim-bookworm
 # The tag of the official vLLM image, and what requirements/vllm.txt pins for the CPU: one release for both.
 ARG VLLM_VERSION=0.32.0
+# Labels of all images. `make images` says which commit; a build by hand has --build-arg REVISION=$(git rev-parse HEAD).
+ARG VERSION=0.1.0
+ARG REVISION=""
+ARG SOURCE=""
 
 
 # The wheel, built once for all images.
@@ -71,6 +75,13 @@ STOPSIGNAL SIGINT
 HEALTHCHECK NONE
 ENTRYPOINT ["streamfleet"]
 CMD ["--help"]
+# Last: with each commit they are others, and no layer is built anew for them.
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 
 
 FROM runtime AS gateway
@@ -100,6 +111,12 @@ c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_GATEWAY_
 c.request('GET', '/readyz'); \
 sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["streamfleet", "gateway"]
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 
 
 FROM runtime AS worker-cpu
@@ -143,6 +160,12 @@ c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_HEALTH_P
 c.request('GET', '/readyz'); \
 sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["streamfleet", "worker"]
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 
 
 FROM vllm/vllm-openai:v${VLLM_VERSION} AS worker-gpu
@@ -176,3 +199,9 @@ c.request('GET', '/readyz'); \
 sys.exit(c.getresponse().status != 200)"]
 # The base image's own is `vllm serve`.
 ENTRYPOINT ["streamfleet", "worker"]
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"

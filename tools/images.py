@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 
 import containers_here
@@ -122,7 +123,8 @@ class Builder:
             self._variables = containers_here.environment([*self._command, *trial, str(self._folder)])
         self._mounts = self._pip_mounts()
         for target in targets:
-            self._build(f"streamfleet/{target}:{version()}", f"--build-arg=BASE={base}", f"--target={target}")
+            options = (f"--build-arg=BASE={base}", f"--target={target}", *labels())
+            self._build(f"streamfleet/{target}:{version()}", *options)
         if base == DEBIAN:
             self._build(REDIS, *self._file("redis", REDIS_STEPS))
         say(f"images ready after {time.monotonic() - started:.0f} s")
@@ -216,6 +218,17 @@ class Builder:
 def version() -> str:
     """The tag of the images: the project's version."""
     return found_in("pyproject.toml", r'^version = "(\S+)"$')
+
+
+def labels() -> list[str]:
+    """Options with the values of the images' labels; the commit is empty in a copy without git or its history."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    values = {"VERSION": project["version"], "REVISION": "", "SOURCE": project.get("urls", {}).get("Source", "")}
+    if shutil.which("git"):
+        command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+        asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        values["REVISION"] = asked.stdout.strip()
+    return [f"--build-arg={name}={value}" for name, value in values.items()]
 
 
 def found_in(file: str, pattern: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,24 @@ import pip_here  # noqa: E402
 
 def test_images_are_targets_of_the_dockerfile() -> None:
     assert set(images.TARGETS) < set(stages((ROOT / "Dockerfile").read_text(encoding="utf-8")))
+
+
+def test_an_image_says_which_version_of_which_commit_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the builds get are the values of the labels that every target has."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    given = dict(option.removeprefix("--build-arg=").split("=", 1) for option in images.labels())
+    assert f"\nARG VERSION={given['VERSION']}\n" in text, "a build by hand says the same"
+    for name in (*images.TARGETS, "worker-gpu"):
+        stage = stages(text)[name]
+        found = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="\$\{(\w+)\}"', " ".join(stage.all("LABEL"))))
+        assert found == {"version": "VERSION", "revision": "REVISION", "source": "SOURCE"}
+        assert set(given) <= set(stage.all("ARG"))
+    (tmp_path / "git").write_text("#!/bin/sh\necho 0123abcd-dirty\n", encoding="utf-8")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "--build-arg=REVISION=0123abcd-dirty" in images.labels()
+    (tmp_path / "git").unlink()
+    assert "--build-arg=REVISION=" in images.labels()
 
 
 def test_options_that_say_where_packages_are() -> None:
