@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: observe bench-quick bench-broker bench-engine bench-scheduling bench-docs
 .PHONY: bench-coserving bench-shards bench-gateway bench-fairness bench-locality bench-front-end
 .PHONY: gpu-proof demo-gateway clients
-.PHONY: images images-clean pods long test-long
+.PHONY: images images-clean pods long test-long release
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -156,7 +156,10 @@ lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 images: ## Build the images client, gateway and worker-cpu with docker, podman or buildah (4 minutes; ARGS=--help)
 	@$${PYTHON:-python3} tools/images.py $(ARGS)
 
-images-clean: ## Remove those images
+images-release: setup-dev ## Build wheel and sdist into dist/, and check them: each extra in a fresh environment, the first request of README
+	@$(BIN)/python tools/release.py $(ARGS)
+
+clean: ## Remove those images
 	@$${PYTHON:-python3} tools/images.py --remove $(ARGS)
 
 pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway as pods of podman, without a cluster (root; 4 minutes)
