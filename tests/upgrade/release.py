@@ -25,6 +25,7 @@ PROCESSES = ("control", "deathwish", "journal", "mutations", "plan", "witness", 
 PATHS = (
     *PACKAGES,
     *(f"tests/fault/{name}.py" for name in (*PROCESSES, "producer_process")),
+    "tests/constants.py",
     "tests/integration/forked.py",
 )
 ASK = "from streamfleet.common.queue_configuration import PROTOCOLS; print(PROTOCOLS[-1])"

@@ -105,7 +105,7 @@ class Callers:
         self._journal.write("accepted", id=found[0], nonce="", existing=False)
 
     async def _answer(self, number: int) -> httpx.Response:
-        call = {"model": "simulated", **json.loads(body(5 + number % 20)), "user": str(number)}
+        call = {"model": "simulated", **json.loads(body(5 + number % 20)), "user": str(number % 4), "seed": number}
         while True:
             _, port, _ = self._gateways[GATEWAYS[next(self._turns)]]
             with contextlib.suppress(httpx.TransportError):
@@ -129,6 +129,7 @@ class Callers:
             "environment": environment(self._harness.redis.server.url, **settings),
             "log": str(log),
             "folder": str(self._harness.folder),
+            "constants": {},
         }
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         pid = await self._sides.start(spec, ended.set_result)
