@@ -68,6 +68,8 @@ async def build(queue: Queue) -> Scene:
     """One request done, running, delayed, handed out, undelivered; two ready."""
     now = await queue.broker.now_ms()
     scene = Scene(queue.at(now), now, {}, None)  # type: ignore[arg-type]
+    for worker in ("w1", "w2"):
+        await scene.queue.broker.heartbeat(worker, {})
     queue = scene.queue
     await scene.enqueue("done")
     await finish(queue, "w1", await queue.claim())
@@ -90,6 +92,8 @@ async def build_labelled(queue: Queue) -> Scene:
     """
     now = await queue.broker.now_ms()
     scene = Scene(queue.at(now), now, {}, None)  # type: ignore[arg-type]
+    for worker in ("w1", "w2"):
+        await scene.queue.broker.heartbeat(worker, {})
     queue, later = scene.queue, now + 10 * LATER_MS
     await scene.add("done", session="s1")
     (claim,) = (await queue.pull("w1", home=Home("a", 0))).claims
