@@ -156,10 +156,10 @@ lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 images: ## Build the images client, gateway and worker-cpu with docker, podman or buildah (4 minutes; ARGS=--help)
 	@$${PYTHON:-python3} tools/images.py $(ARGS)
 
-images-release: setup-dev ## Build wheel and sdist into dist/, and check them: each extra in a fresh environment, the first request of README
+release: setup-dev ## Build wheel and sdist into dist/, and check them: each extra in a fresh environment, the first request of README
 	@$(BIN)/python tools/release.py $(ARGS)
 
-clean: ## Remove those images
+images-clean: ## Remove those images
 	@$${PYTHON:-python3} tools/images.py --remove $(ARGS)
 
 pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway as pods of podman, without a cluster (root; 4 minutes)

@@ -30,7 +30,7 @@ NUMBER = r"(\d+\.\d+\.\d+)"
 IMAGE = rf"\bstreamfleet/[a-z-]+:{NUMBER}"
 PLACES = {
     "pyproject.toml": rf'^version = "{NUMBER}"$',
-    "README.md": rf"^## Status\n\n{NUMBER},",
+    "README.md": rf"the code calls itself {NUMBER}\.",
     "Dockerfile": rf"^ARG VERSION={NUMBER}$|{IMAGE}",
     "docs/deploy.md": rf"^ +newTag: {NUMBER}$|{IMAGE}",
     "k8s/**/kustomization.yaml": rf"^ +newTag: {NUMBER}$",
@@ -39,7 +39,7 @@ PLACES = {
 """Files, and how the version stands in them."""
 TEST_FILE = re.compile(r"(?:^|/)(?:tests?|test_\w+\.py|conftest\.py)(?:/|$)")
 TEST_IMPORT = re.compile(r"^\s*(?:import|from) (?:tests|pytest|hypothesis|bench)\b", re.MULTILINE)
-FIRST_REQUEST = re.compile(r"^```sh\n(\.venv/bin/streamfleet enqueue --wait .*?)^```", re.MULTILINE | re.DOTALL)
+FIRST_REQUEST = re.compile(r"^```sh\n(streamfleet enqueue --wait .*?)^```", re.MULTILINE | re.DOTALL)
 
 MISSING = """
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -194,7 +194,11 @@ def answer_first_request(folder: Path) -> None:
     (user / ".venv").symlink_to(folder)
     worker = [".venv/bin/streamfleet", "worker", "--engine", "simulated"]
     with RedisServer() as server, (BUILD / "worker.log").open("w") as log:
-        variables = clean() | {"REDIS_URL": server.url, "STREAMFLEET_HEALTH_PORT": "0"}
+        variables = clean() | {
+            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "REDIS_URL": server.url,
+            "STREAMFLEET_HEALTH_PORT": "0",
+        }
         with subprocess.Popen(worker, cwd=user, env=variables, stdout=log, stderr=log) as process:
             try:
                 answer = run("bash", "-e", "-c", found[1], cwd=user, env=variables, within_s=60)

@@ -63,4 +63,4 @@ def test_a_wheel_with_test_code_is_refused(tmp_path: Path, name: str, text: str)
 def test_the_first_request_is_found_in_readme() -> None:
     found = release.FIRST_REQUEST.search((ROOT / "README.md").read_text(encoding="utf-8"))
     assert found is not None
-    assert found[1].startswith(".venv/bin/streamfleet enqueue --wait")
+    assert found[1].startswith("streamfleet enqueue --wait")
