@@ -13,6 +13,7 @@ Constants = Mapping[str, object]
 BATCH_WINDOW = "gateway.batches.submitter.WINDOW"
 UNREADY = "worker.containment.UNREADY_FAILURES"
 QUICK_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 20, "worker.complete.RETRY_MAX_MS": 100}
+FAULT_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 100, "worker.complete.RETRY_MAX_MS": 1_000}
 LATE_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 60_000, "worker.complete.RETRY_MAX_MS": 60_000}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from streamfleet.worker import __main__ as command
 from streamfleet.worker import failpoints
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from tests.constants import QUICK_RETRIES, set_constants
+from tests.constants import FAULT_RETRIES, set_constants
 from tests.fault import mutations
 from tests.fault.control import Line
 from tests.fault.deathwish import die_with_parent
@@ -98,7 +98,7 @@ def run(spec: dict[str, Any]) -> int:
     for name in [name for name in os.environ if name.startswith("STREAMFLEET_")]:
         del os.environ[name]
     os.environ.update(spec["env"])
-    set_constants(QUICK_RETRIES)
+    set_constants(FAULT_RETRIES)
     mutations.apply(spec.get("mutation", ""))
     journal = Journal(Path(spec["witness"]), worker=spec["name"])
     witness = Witness(journal)

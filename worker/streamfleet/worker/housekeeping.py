@@ -28,7 +28,7 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError, UnknownRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import BEFORE_IT_COMES, is_request_id
-from streamfleet.worker.complete import RETRY_MAX_MS
+from streamfleet.worker import complete
 from streamfleet.worker.configuration import LeaseLength
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.mending import Mender
@@ -211,7 +211,7 @@ class Housekeeper:
 
     async def _return_delayed(self) -> float:
         """Return due retries to their lanes; returns the seconds until more are due."""
-        _, next_ms = await self._broker.return_delayed(most_delay_ms=RETRY_MAX_MS)
+        _, next_ms = await self._broker.return_delayed(most_delay_ms=complete.RETRY_MAX_MS)
         self._heard()
         return TICK_S if next_ms is None else min(TICK_S, max(0.01, next_ms / 1000))
 
