@@ -19,6 +19,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 
+command -v curl >/dev/null || { echo 'it asks with curl, which is not installed: apt-get install curl' >&2; exit 1; }
+
 # Settings of another fleet stay out.
 for name in $(compgen -e STREAMFLEET_ || true) REDIS_URL_FILE BATCH_SIZE BATCH_TIMEOUT_MS TARGET_LATENCY_MS; do
     unset "$name"
@@ -29,6 +31,8 @@ export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1
 
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d "${TMPDIR:-/tmp}/streamfleet-demo-XXXXXX")
+echo 'max-time = 240' >"$folder/.curlrc" # a worker that hangs does not keep this script waiting
+export CURL_HOME=$folder
 # Ctrl-C is for the script alone, which ends its parts in order. On Linux they also end when it is killed.
 own=
 setsid setpriv --pdeathsig KILL true 2>/dev/null && own='setsid setpriv --pdeathsig KILL'
@@ -77,7 +81,7 @@ wait_for() { # NAME COMMAND...: until the command succeeds, while the part runs,
 show() { # COMMAND: prints it, runs it, prints what it answers, which stays in $answer
     printf '\n$ %s\n' "$1"
     answer=$(cd "$folder" && eval "$1")
-    grep -v '^$' <<<"$answer" | sed -E 's/("id": ?"chatcmpl|"response":).*"choices"/… "choices"/' | cut -c "1-${COLUMNS:-200}"
+    sed -E -e '/^$/d' -e 's/("id": ?"chatcmpl|"response":).*"choices"/… "choices"/' <<<"$answer" | cut -c "1-${COLUMNS:-200}"
 }
 
 expect() { # WHAT PATTERN: the answer has to have it

@@ -140,6 +140,7 @@ def letter_object(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
         "code": line(letter.code) or None,
         "error": error_of(letter.error),
         "reason": reason_of(letter.error),
+        "truncated": letter.truncated,
         "can_requeue": not why_not,
         "why_not": why_not or None,
         "tenant": line_or_none(letter.original.get(b"tenant")),
