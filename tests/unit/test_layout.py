@@ -111,6 +111,13 @@ def test_installed_metadata_says_the_same(pyproject: dict[str, Any]) -> None:
     assert always == set(pyproject["project"]["dependencies"])
 
 
+def test_every_target_of_make_has_one_rule(repository: Path) -> None:
+    text = (repository / "Makefile").read_text(encoding="utf-8")
+    names = sorted(" ".join(re.findall(r"^\.PHONY: (.*)", text, re.MULTILINE)).split())
+    rules = re.findall(r"^([a-z0-9-]+):(?!=)", text, re.MULTILINE)
+    assert sorted(rules) == names
+
+
 def test_entry_points_exist() -> None:
     ours = [
         point for point in metadata.distribution("streamfleet").entry_points if point.value.startswith("streamfleet.")
