@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-import pytest
 
 Constants = Mapping[str, object]
 """Values by the constants' dotted names below `streamfleet`, such as ``worker.complete.RETRY_MAX_MS``."""
@@ -26,10 +25,24 @@ def set_constants(values: Constants) -> None:
         setattr(found, constant, value)
 
 
+_own: dict[str, object] = {}
+_changed: Counter[str] = Counter()
+
+
 @contextmanager
 def constants(values: Constants) -> Iterator[None]:
-    """Have them in this process for a while."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in values.items():
-            patch.setattr(f"streamfleet.{name}", value)
+    """Have them in this process for a while. Several may overlap: after the last, a constant has its own value."""
+    for name, value in values.items():
+        module, _, constant = name.rpartition(".")
+        found = importlib.import_module(f"streamfleet.{module}")
+        if not _changed[name]:
+            _own[name] = getattr(found, constant)
+        _changed[name] += 1
+        setattr(found, constant, value)
+    try:
         yield
+    finally:
+        for name in values:
+            _changed[name] -= 1
+            if not _changed[name]:
+                set_constants({name: _own[name]})
