@@ -83,7 +83,7 @@ def refilled(text: str, kind: str, makers: Mapping[str, Callable[[], str]]) -> s
 
 
 def all_targets(reports: Reports) -> str:
-    """How many targets of each report hold, all of them, and the measurements that were not run."""
+    """The number of targets of each report that hold, all targets, and the measurements that were not run."""
     found = {name: reports[name][0] for name in BENCHMARKS if name in reports}
     held = {name: sum(target.holds for target in report.targets) for name, report in found.items()}
     counts = [f"{name} {held[name]} of {len(report.targets)}" for name, report in found.items()]

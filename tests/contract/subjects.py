@@ -44,7 +44,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "too many tokens wanted": ({"max_tokens": 100_000}, 400, "max_tokens"),
     "too many choices": ({"n": 100_000}, 400, "n"),
 }
-"""What each changes in a chat, the status that refuses it, and a word of the refusal."""
+"""By name: the change to a chat, the status that refuses it, and a word of the refusal."""
 
 
 @dataclass(frozen=True)

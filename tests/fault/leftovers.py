@@ -1,4 +1,4 @@
-"""What a queue's keys hold once all its requests have ended: what `ORIGINS` says, however many requests there were."""
+"""Reads what a queue's keys hold once all requests have ended: no more than `ORIGINS` says, however many there were."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _limits = QueueLimits()
 
 
 class Leftover(NamedTuple):
-    """What is left in all keys of one kind.
+    """The keys of one kind, and their sizes.
 
     Attributes:
         kind: name in `ORIGINS`; empty for keys that it does not know.

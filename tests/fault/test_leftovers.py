@@ -1,4 +1,4 @@
-"""What is left once all requests have ended is judged key by key."""
+"""The judge of what is left once all requests have ended: it looks at each key."""
 
 from __future__ import annotations
 

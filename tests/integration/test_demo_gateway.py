@@ -72,7 +72,7 @@ def until(process: subprocess.Popen[bytes], folder: Path, text: str) -> None:
 
 
 def left(folder: Path) -> list[Path]:
-    """What it has left in the folder for temporary files."""
+    """Files that the script has left in the folder for temporary files."""
     return list((folder / "tmp").iterdir())
 
 

@@ -24,7 +24,7 @@ def test_images_are_targets_of_the_dockerfile() -> None:
 
 
 def test_an_image_says_which_version_of_which_commit_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the builds get are the values of the labels that every target has."""
+    """Builds get the values of the labels, and each target has them."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     given = dict(option.removeprefix("--build-arg=").split("=", 1) for option in images.labels())
     assert f"\nARG VERSION={given['VERSION']}\n" in text, "a build by hand says the same"
