@@ -268,6 +268,13 @@ async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
     assert await take(queue, "w2") == [f"{NOW}-2"]
 
 
+async def test_a_worker_that_comes_back_takes_at_once_what_waited_for_it(queue: Queue) -> None:
+    await meet(queue, "w1", "w2")
+    await queue.add("low", f"{NOW}-1", session="first")  # in the last lane nothing else writes what was freed
+    await pull(queue, "w2", 0)
+    assert await take(queue, "w1", start="b") == [f"{NOW}-1"]
+
+
 async def test_what_comes_as_its_home_starts_again_goes_to_another(queue: Queue) -> None:
     """The pull that loses a home brings arrivals in order, too."""
     await meet(queue, "w1", "w2")

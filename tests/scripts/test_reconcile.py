@@ -19,6 +19,7 @@ COMPARED: dict[str, tuple[str, Break]] = {
     "half of what has two labels": ("differs", delete(label_set("ht:2"))),
     "numbers": ("labels_off", in_sets(("HSET", "lanes", "labelled", "0 0 0 0;9 1 2 1;0 0 0 0;0 0 0 0;"))),
     "no numbers": ("labels_off", in_sets(("HDEL", "lanes", "labelled"))),
+    "first of nothing": ("labels_off", in_sets(("ZADD", ":firsts", 1, 77))),
     "tickets": ("odd", in_sets(("HSET", "tickets", "1|1-1", "1 0  "))),
     "interrupted": ("interrupted_off", in_sets(("HSET", "lanes", "interrupted", 7))),
     "kept": ("interrupted_off", in_sets(("HSET", "entries", "kept_bytes", "many"))),
@@ -27,7 +28,7 @@ COMPARED: dict[str, tuple[str, Break]] = {
     "type": ("wrong_type", overwrite(label_set("t:t1"))),
 }
 """What a comparison finds: the kind, and how it was broken."""
-MENDED = {"numbers", "no numbers", "interrupted", "kept", "counters", "staged"}
+MENDED = {"numbers", "no numbers", "first of nothing", "interrupted", "kept", "counters", "staged"}
 """What a comparison itself sets right."""
 
 EXAMINED: dict[str, tuple[str, Break]] = {

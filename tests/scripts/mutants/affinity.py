@@ -34,6 +34,7 @@ _OWN_TESTS = tuple(
         "leave: its ticket goes": "a_cancelled_request_leaves_its_sets",
         "order: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
         "order: a key of another type is left alone": "keys_of_another_type_are_left_alone",
+        "order: what is freed can be taken at once": "a_worker_that_comes_back_takes_at_once_what_waited_for_it",
         "order: its ticket goes": "tenants_take_turns_among_what_is_there",
         "order: what waits for a home wakes nobody else": "what_waits_for_a_home_that_is_busy_wakes_nobody",
     }.items()

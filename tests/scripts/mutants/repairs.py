@@ -20,6 +20,7 @@ MUTANTS = (
             ("each delivered entry has one place", "no place"),
             ("what waits with a label is counted", "numbers"),
             ("who waits for a home has a ticket", "tickets"),
+            ("a home for which nothing waits has no first", "first of nothing"),
             ("a set of another type goes", "type"),
             ("interrupted ones are counted", "interrupted"),
             ("the bytes of what is kept are counted", "kept"),

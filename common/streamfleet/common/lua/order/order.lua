@@ -231,6 +231,8 @@ function o.free(lane, home, most)
   for key, words in pairs(gone) do
     if words[1] then call(key == TICKETS and 'HDEL' or 'ZREM', key, unpack(words)) end
   end
+  -- @guard order: what is freed can be taken at once
+  o.write()
   return freed, left
 end
 

@@ -41,10 +41,10 @@ function self.delete(lane, first)
   for kind in pairs(o.counts[lane]) do o.count(lane, kind, -math.huge) end
 end
 
--- Counts what stands in the sets of a lane, by kind as o.counts has it, and `twins`, which are as many as `b`. A set of another
--- type is deleted.
+-- Counts what stands in the sets of a lane, by kind as o.counts has it; `twins`, which are as many as `b`; and `homes`, for which
+-- something stands in :h:. A set of another type is deleted.
 function self.count(lane, first)
-  local number = {t = 0, b = 0, twins = 0, h = 0, held = 0}
+  local number = {t = 0, b = 0, twins = 0, h = 0, held = 0, homes = 0}
   for kind, names in pairs(known_names(lane, first)) do
     local keys, sum = {nil}, COUNTED[kind]
     for i, name in ipairs(names) do keys[i] = o.key(lane, kind, name) end
@@ -54,6 +54,7 @@ function self.count(lane, first)
       for i = call('EXISTS', unpack(keys, from, to)) > 0 and from or to + 1, to do
         local size = call_if_typed('ZCARD', keys[i])
         if sum then number[sum] = number[sum] + (size or 0) end
+        if sum == 'h' and size and size > 0 then number.homes = number.homes + 1 end
         if not size then note('wrong_type', keys[i]) end
         -- @guard compare: a set of another type goes
         if mend and not size then call('UNLINK', keys[i]) end
@@ -63,9 +64,15 @@ function self.count(lane, first)
   return number
 end
 
--- Mends the number of entries in the sets of a lane. Returns true if it was wrong.
+-- Mends the number of entries in the sets of a lane, and removes homes from :firsts for which nothing waits. Returns true if
+-- something was wrong.
 function self.keep(lane, number)
-  local off = false
+  local key, off = o.key(lane, ':firsts'), false
+  for _, home in ipairs((call_if_typed('ZCARD', key) or 0) > number.homes and call('ZRANGE', key, 0, -1) or {}) do
+    off = true
+    -- @guard compare: a home for which nothing waits has no first
+    if mend then o.first_changed(lane, home) end
+  end
   for kind, some in pairs(o.counts[lane]) do
     off = off or number[kind] ~= some
     -- @guard compare: what waits with a label is counted
