@@ -7,6 +7,7 @@ import re
 import pytest
 
 from streamfleet.common.broker.types import Hint
+from streamfleet.common.broker.worker import STAGE_ENTRIES
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -115,7 +116,7 @@ async def test_staging_is_bounded_in_bytes(queue: Queue) -> None:
 async def test_small_entries_come_in_growing_chunks_up_to_the_bound(queue: Queue) -> None:
     for number in range(600):
         await queue.add("high", f"1000-{number}")
-    assert (await queue.pull("w1", 0)).staged in range(256, 256 + 64)
+    assert (await queue.pull("w1", 0)).staged in range(STAGE_ENTRIES, STAGE_ENTRIES + 64)
 
 
 async def test_what_a_blocking_read_delivered_goes_back_and_the_best_is_picked(queue: Queue) -> None:

@@ -46,8 +46,7 @@ ASKS_PER_S = 20
 HELD_UP_S = 2.0
 SELDOM_S = 10.0
 """A worker asks at least so often: should the others leave all at once, their work is taken back so much later."""
-STAGE_ENTRIES = 1_000
-STAGE_ROUNDS = 50
+STAGE_ROUNDS = 400
 RECLAIM_ROUNDS = 200
 EXPIRE_ROUNDS = 200
 FORGET_EVERY_S = 60.0
@@ -218,7 +217,7 @@ class Housekeeper:
     async def _stage(self) -> None:
         """Stage arrivals even while every engine is full: an urgent one must not wait behind a backlog."""
         for _ in range(STAGE_ROUNDS):
-            pulled = await self._broker.stage(self._worker, STAGE_ENTRIES)
+            pulled = await self._broker.stage(self._worker)
             _count_expired(pulled.dropped)  # arrivals that had expired before
             if pulled.staged == 0:
                 return

@@ -44,6 +44,8 @@ from streamfleet.common.replies import (
     streams,
 )
 
+STAGE_ENTRIES = 128
+"""Arrivals that one call brings in order: with tenants and sessions that takes about 5 ms of Redis."""
 _WISHES = struct.Struct(f"<{6 + 2 * len(LANES)}d")
 """Numbers that a pull is told, in the order of pull.lua."""
 
@@ -58,7 +60,7 @@ class WorkerBroker(HousekeepingBroker):
         hints: Sequence[Hint] = (),
         *,
         owing: bool = False,
-        stage_entries: int = 256,
+        stage_entries: int = STAGE_ENTRIES,
         watch_ms: int = 7_000,
         needs: Mapping[str, int] | None = None,
         home: Home | None = None,
@@ -92,7 +94,7 @@ class WorkerBroker(HousekeepingBroker):
         soonest_ms = None if soonest == b"" else int(soonest)
         return Pulled([claim(row) for row in claims], ready, Role(role), int(now), staged, dropped, soonest_ms)
 
-    async def stage(self, worker: str, most: int = 256) -> Pulled:
+    async def stage(self, worker: str, most: int = STAGE_ENTRIES) -> Pulled:
         """Move up to `most` arrivals into their ready sets, and take nothing: a pull without room."""
         return await self.pull(worker, 0, stage_entries=most)
 
