@@ -94,6 +94,11 @@ class Fleet:
                 if member.usable:
                     return member
 
+    @property
+    def fallen(self) -> int:
+        """Workers that did not leave in order."""
+        return sum(member.ended.done() and member.ended.result() != 0 for member in self._by_name.values())
+
     def known(self, name: str) -> Member | None:
         """A worker of this run by its name, also when it has ended."""
         return self._by_name.get(name)

@@ -180,7 +180,7 @@ async def collect(harness: Harness) -> History:
     for broker in harness.brokers:
         await _read_results(harness.redis.direct, history, broker.keys.base)
         await _read_rest(harness.redis.direct, history, broker.keys.base)
-        found = await leftovers(harness.redis.direct, broker.keys, harness.fleet.started)
+        found = await leftovers(harness.redis.direct, broker.keys, harness.fleet.fallen)
         history.leftovers[broker.keys.queue] = found
         history.left |= {key: size for each in found for key, size in each.wrong.items()}
         history.problems += (await broker.audit()).problems()

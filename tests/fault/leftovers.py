@@ -34,16 +34,16 @@ class Leftover(NamedTuple):
     wrong: Mapping[str, int]
 
 
-def bounds(workers: int) -> dict[str, int]:
-    """Most items of a key by its name in `ORIGINS`, which says the same in words; `workers`: those that there were."""
+def bounds(fallen: int) -> dict[str, int]:
+    """Most items of a key by its name in `ORIGINS`, which says the same in words; `fallen`: killed workers."""
     lanes = len(LANES)
     return {
         "turns": TENANTS,
         "lane_states": 6 * lanes + 3,
         "counts": 10,
         "served": 2 * TENANTS + 2 * lanes + 4,
-        "sessions": SESSIONS + 2 * workers + 1,
-        **dict.fromkeys(("loads", "workers", "waiting", "watch"), workers),
+        "sessions": SESSIONS + 2 * fallen + 1,
+        **dict.fromkeys(("loads", "workers", "waiting", "watch"), fallen),
         "clock": 12,
         "pace": 1,
         "wake": _limits.watchers,
@@ -57,12 +57,12 @@ def bounds(workers: int) -> dict[str, int]:
     }
 
 
-async def leftovers(redis: Any, keys: Keys, workers: int) -> list[Leftover]:
+async def leftovers(redis: Any, keys: Keys, fallen: int) -> list[Leftover]:
     """Everything that is left, by kind."""
     found: dict[str, list[str]] = defaultdict(list)
     async for raw in redis.scan_iter(f"{keys.base}*", count=5_000):
         found[_kind(keys, raw.decode())].append(raw.decode())
-    most = bounds(workers)
+    most = bounds(fallen)
     return [await _look(redis, kind, names, most.get(kind, 0)) for kind, names in sorted(found.items())]
 
 
