@@ -42,11 +42,13 @@ start() { # NAME COMMAND...: what it prints goes into NAME.log, and its process 
     printf -v "$1_pid" %s $!
 }
 
-end() { # NAME...
+end() { # NAME...: within 40 s each
     for each in "$@"; do
         each=${each}_pid
         [ "${!each:-}" ] || continue
         kill "${!each}" 2>/dev/null || true
+        for _ in {1..200}; do kill -0 "${!each}" 2>/dev/null || break && sleep 0.2; done
+        kill -KILL "${!each}" 2>/dev/null || true
         wait "${!each}" || true
         unset "$each"
     done
