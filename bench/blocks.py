@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from bench.core.judged import digest
 from bench.core.reports import Report, Table
 from bench.core.tables import markdown, shown, targets_markdown
 from bench.plots.catalogue import PICTURES, Picture
@@ -117,7 +118,7 @@ def picture_block(picture: Picture, reports: Reports) -> str:
 
 
 def about(report: Report) -> str:
-    """Date and machine of a report."""
+    """Date and machine of a report, its commit, and whether the code that it judges has changed since."""
     machine = dict(report.machine)
     packages = machine.pop("packages", {})
     words = [
@@ -132,7 +133,9 @@ def about(report: Report) -> str:
     stolen = machine.get("stolen_percent")
     busy = "" if stolen is None else f" Of the CPU time that was wanted, {stolen} % went to neighbours (steal)."
     small = " **Small** sizes." if report.settings.get("quick") else ""
-    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.{busy}{small}"
+    changed = "" if report.sources == digest(report.name) else "**, which has changed since**"
+    commit = f" The code is that of {report.commit}{changed}." if report.commit else ""
+    return f"Measured on {report.made}: {', '.join(word for word in words if word)}.{busy}{small}{commit}"
 
 
 def sizes(report: Report) -> str:

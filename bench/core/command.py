@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from bench.core import machine
+from bench.core import judged, machine
 from bench.core.reports import FULL, PARTIAL, QUICK, Report
 from bench.core.tables import markdown, targets_markdown
 
@@ -37,6 +37,7 @@ def finish(report: Report, args: argparse.Namespace, *, whole: bool = True) -> N
         whole: true if no part was left out; a report with gaps must not replace a complete one.
     """
     report.machine = {**report.machine, "stolen_percent": machine.stolen_percent(_BEGAN, machine.cpu_ticks())}
+    report.commit, report.sources = judged.commit(report.name), judged.digest(report.name)
     usual = QUICK if args.quick else FULL
     path = report.save(args.out or (usual if whole else PARTIAL))
     console = Console()

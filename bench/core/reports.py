@@ -65,6 +65,7 @@ class Report:
         tables: for docs/performance.md.
         targets: targets of the measurement.
         data: series for plots, and samples.
+        commit, sources: last commit of the code that it judges, and that code's digest; see `judged`.
     """
 
     name: str
@@ -74,6 +75,8 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
+    commit: str = ""
+    sources: str = ""
 
     def save(self, folder: Path) -> Path:
         """Write it to `folder`; returns the file."""

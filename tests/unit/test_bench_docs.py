@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import pages, quick
-from bench.blocks import BLOCK, MOST_LISTED, PageError, fill
+from bench.blocks import BLOCK, MOST_LISTED, PageError, about, fill
+from bench.core import judged
 from bench.core.reports import FULL, Report, Table, Target
 from bench.overview import lines
 from bench.plots.catalogue import HERE, PICTURES, Picture, fingerprint_of
@@ -88,6 +89,27 @@ def test_a_run_that_left_something_out_has_no_picture_of_it(tmp_path: Path) -> N
     text = fill(template(), saved(tmp_path, report(FIRST.report)))
     assert "![" not in block(text, FIRST.name)
     assert FIRST.needs[0] in block(text, FIRST.name)
+
+
+def test_a_report_names_its_commit_and_says_where_the_code_has_changed_since(tmp_path: Path) -> None:
+    one = report("broker")
+    one.commit, one.sources = "0123abcd", judged.digest("broker")
+    assert about(one).endswith(" The code is that of 0123abcd.")
+    one.sources = judged.digest("broker", tmp_path)
+    assert about(one).endswith(" The code is that of 0123abcd**, which has changed since**.")
+
+
+def test_the_digest_of_what_is_judged_sees_a_change_of_any_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "common/streamfleet/common/lua/lib/one.lua"
+    script.parent.mkdir(parents=True)
+    found = [judged.digest("broker", tmp_path)]
+    for text in ("return 1", "return 2"):
+        script.write_text(text, encoding="utf-8")
+        found.append(judged.digest("broker", tmp_path))
+    assert len(set(found)) == 3
+    assert judged.digest("gateway", tmp_path) == found[0], "the gateway's measurement judges no script"
+    assert judged.commit("broker", tmp_path) == "", "no git there"
+    assert set(BENCHMARKS) >= set(judged.SOURCES)
 
 
 def test_filling_twice_changes_nothing(tmp_path: Path) -> None:
