@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/.venv/programs:$(PATH)
 .PHONY: help demo test fault fault-mutants fault-recovery fault-ha fault-vllm upgrade fuzz hostile check format docs lint types
 .PHONY: imports unit k8s-check alerts-check lock clean setup-dev setup-vllm setup-bench setup-node setup-system setup-lint
 .PHONY: observe bench-quick bench-broker bench-engine bench-scheduling bench-docs
-.PHONY: bench-coserving bench-shards bench-gateway bench-fairness bench-locality bench-front-end
+.PHONY: bench-goodput bench-shards bench-gateway bench-front-end
 .PHONY: gpu-proof demo-gateway clients
 .PHONY: images images-clean pods long test-long release
 
@@ -82,14 +82,8 @@ bench-front-end: setup-dev setup-vllm ## CPU of a worker's front end a request, 
 bench-scheduling: setup-dev ## Idle fleets, pulls by the depth of the queue, memory of what is queued
 	@$(BIN)/python -m bench.scheduling $(ARGS)
 
-bench-fairness: setup-dev setup-vllm ## Tenants in one lane: a small one beside a flood, shares by weight, the cost of a pull (--only vllm: real vLLM)
-	@$(BIN)/python -m bench.fairness $(ARGS)
-
-bench-locality: setup-dev ## Where requests of sessions run: cached tokens, misses, the cost of a pull, beside a push oracle (20 minutes)
-	@$(BIN)/python -m bench.locality $(ARGS)
-
-bench-coserving: setup-dev ## Urgent requests on engines full of patient work: first tokens, what patient work loses (about 55 minutes)
-	@$(BIN)/python -m bench.coserving $(ARGS)
+bench-goodput: setup-dev ## What a fleet gets done in time: urgent beside patient work, tenants, deadlines, sessions (10 minutes; ARGS='--only vllm': real vLLM)
+	@$(BIN)/python -m bench.goodput $(ARGS)
 
 bench-shards: setup-dev ## What one Redis carries: costs of a request by verb, fleets of 1,000 workers, a cluster
 	@$(BIN)/python -m bench.shards $(ARGS)

@@ -16,7 +16,7 @@ EXAMPLES = """\
 examples:
   python -m bench                              the results of full size, which docs/performance.md shows
   python -m bench --results build/bench/quick  those of the last `make bench-quick`
-  python -m bench.broker --help                one measurement; also engine, scheduling, shards
+  python -m bench.broker --help                one measurement; also engine, goodput, shards
 """
 
 

@@ -22,7 +22,7 @@ from bench.core.reports import QUICK, ROOT, load
 from bench.overview import Line, lines, shown_lines
 from bench.saved import BENCHMARKS
 
-LEFT_OUT = ("front_end", "coserving", "shards", "gateway")
+LEFT_OUT = ("front_end", "shards", "gateway")
 """Only where they are asked for: ten minutes are for what the fleet itself is asked to reach."""
 USUAL = tuple(name for name in BENCHMARKS if name not in LEFT_OUT)
 LIMIT_S = 1200.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.core.reports import Report, load
 
-BENCHMARKS = ("broker", "engine", "front_end", "scheduling", "coserving", "shards", "gateway")
+BENCHMARKS = ("broker", "engine", "front_end", "scheduling", "goodput", "shards", "gateway")
 """In the order of docs/performance.md, and of `bench.quick`."""
 
 Reports = Mapping[str, tuple[Report, bytes]]

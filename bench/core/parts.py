@@ -56,15 +56,24 @@ def run(name: str, parts: Parts, quick: bool, only: Sequence[str]) -> Report:
     return report
 
 
-def command(name: str, description: str | None, examples: str, parts: Parts) -> int:
-    """Run the parts that the command line names, save the report, and print it. Returns the exit status."""
+def command(name: str, description: str | None, examples: str, parts: Parts, apart: Sequence[str] = ()) -> int:
+    """Run the parts that the command line names, save the report, and print it. Returns the exit status.
+
+    Args:
+        name: the measurement's name.
+        description, examples: for its help.
+        parts: all of its parts.
+        apart: names of parts that run only where they are asked for.
+    """
+    usual = [each for each in parts if each not in apart]
     known = parser(name, description, examples)
-    known.add_argument("--only", default=",".join(parts), metavar="NAME,…", help=f"some of {', '.join(parts)}")
+    more = f" (default: all but {', '.join(apart)})" if apart else ""
+    known.add_argument("--only", default=",".join(usual), metavar="NAME,…", help=f"some of {', '.join(parts)}{more}")
     args = known.parse_args()
     names = tuple(args.only.split(","))
     if unknown := [each for each in names if each not in parts]:
         known.error(f"no such part: {', '.join(unknown)}; there are {', '.join(parts)}")
-    finish(run(name, parts, args.quick, names), args, whole=len(names) == len(parts))
+    finish(run(name, parts, args.quick, names), args, whole=set(usual) <= set(names))
     return 0
 
 

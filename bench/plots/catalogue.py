@@ -69,9 +69,9 @@ PICTURES: tuple[Picture, ...] = (
         "Bulk enqueue and drain by one worker of streamfleet and other queues, as ratios to raw redis-py",
     ),
     Picture(
-        "coserving_first_token",
-        "coserving",
-        ("cases",),
-        "Time from enqueueing to the first token of urgent requests on one full engine, by the way to run both kinds",
+        "goodput_first_token",
+        "goodput",
+        ("urgent",),
+        "Time from enqueueing to the first token of urgent requests on full engines, by the way to run both kinds",
     ),
 )

@@ -4,7 +4,7 @@
 test_mutants.py takes each out and sees its example fail. Where a sentence and the model contradict each other, the
 sentence decides.
 
-Decided between variants by bench.locality's sessions in virtual time (8 workers at a load of 1.5, three runs):
+Decided between variants by sessions in virtual time, as bench.goodput has (8 workers at a load of 1.5, three runs):
 
 - What another home is late with goes first only if it is near or has waited for 10 s, and in turns after 3 s: else full
   workers take each other's requests. But a worker with room left takes all that is D old, not only a lane's first: else
