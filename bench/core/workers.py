@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import redis
@@ -26,25 +26,20 @@ def workers(
     *,
     module: str = "streamfleet.worker",
     environment: Mapping[str, object] | None = None,
-    own: Callable[[int], Mapping[str, str]] = lambda _: {},
-    queue: str = "default",
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start so many workers on a queue, wait until all are ready, and drain them at the end.
+    """Start so many workers, wait until all are ready, and drain them at the end.
 
     Args:
         redis_url: their Redis.
         count: number of processes.
         module: module to run: ``bench.core.noop_worker`` for an engine that does nothing.
         environment: settings, by the full names of their variables.
-        own: further settings of each, by its number from 0.
-        queue: their queue.
 
     Raises:
         RuntimeError: one did not become ready; the message has its output.
     """
     settings = {
         "REDIS_URL": redis_url,
-        "STREAMFLEET_QUEUE": queue,
         "STREAMFLEET_HEALTH_PORT": "0",
         "STREAMFLEET_LOG_LEVEL": "warning",
         **{name: str(value) for name, value in (environment or {}).items()},
@@ -54,15 +49,15 @@ def workers(
         started = [
             subprocess.Popen(
                 [sys.executable, "-m", module],
-                env={**inherited, **settings, **own(number)},
+                env={**inherited, **settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-            for number in range(count)
+            for _ in range(count)
         ]
         try:
-            _wait_ready(redis_url, queue, started, log)
+            _wait_ready(redis_url, started, log)
             yield started
         finally:
             for process in started:
@@ -81,11 +76,11 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3): Python asks for those of threads only
 
 
-def _wait_ready(redis_url: str, queue: str, started: list[subprocess.Popen[bytes]], log: object) -> None:
+def _wait_ready(redis_url: str, started: list[subprocess.Popen[bytes]], log: object) -> None:
     give_up = time.monotonic() + START_S
     with redis.Redis.from_url(redis_url) as client:
         while True:
-            described = client.hvals(f"{{{queue}}}:workers")
+            described = client.hvals("{default}:workers")
             if sum(b'"state":"ready"' in value.replace(b" ", b"") for value in described) >= len(started):
                 return
             if any(process.poll() is not None for process in started) or time.monotonic() > give_up:

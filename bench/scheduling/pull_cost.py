@@ -15,7 +15,7 @@ from statistics import mean, median
 
 import redis
 
-from bench.core.feeding import fill, padded_body, stage_all
+from bench.core.feeding import FILL_AT_ONCE, padded_body, stage_all
 from bench.core.parts import Part, Say
 from bench.core.redis import own_server, script_us
 from bench.core.reports import Table, Target
@@ -30,6 +30,15 @@ LANE = "normal"
 WANTED = (1, 8, 64)
 BODY_BYTES = 500
 MOST_RATIO = 1.5
+# A script, so that a million entries take seconds. Deadlines lie at random in an hour, so that entries are not taken in
+# the order of arrival.
+FILL = """
+math.randomseed(tonumber(ARGV[4]))
+for i = 1, tonumber(ARGV[1]) do
+  local deadline = string.format('%.0f', tonumber(ARGV[3]) + math.random(3600000))
+  redis.call('XADD', KEYS[1], '*', 'id', ARGV[5] .. (tonumber(ARGV[4]) + i), 'body', ARGV[2], 'deadline', deadline)
+end
+"""
 
 
 @dataclass(frozen=True)
@@ -113,15 +122,10 @@ async def _measure(url: str, client: redis.Redis, sizes: Sizes, say: Say) -> Par
 async def _deepen(client: redis.Redis, broker: Broker, count: int, name: str) -> float:
     """Add so many requests and stage them; returns the staging's server µs for each entry."""
     await broker.ensure_groups()
-    fill(
-        client,
-        LANE,
-        count,
-        name=name,
-        content=padded_body(BODY_BYTES),
-        first_deadline_ms=int(time.time() * 1000) + 3_600_000,
-        queue=broker.keys.queue,
-    )
+    first_ms, lane = int(time.time() * 1000) + 3_600_000, broker.keys.lane(LANE)
+    for start in range(0, count, FILL_AT_ONCE):
+        number = min(FILL_AT_ONCE, count - start)
+        client.eval(FILL, 1, lane, number, padded_body(BODY_BYTES), first_ms, start, name)
     before = script_us(client)
     staged = await stage_all(broker)
     assert staged == count, f"{staged} of {count} entries were staged"
