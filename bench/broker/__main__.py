@@ -10,8 +10,8 @@ from bench.core.command import finish, parser
 
 EXAMPLES = """\
 examples:
-  python -m bench.broker --quick                               small sizes, under 3 minutes; into build/bench/quick
-  python -m bench.broker                                       full sizes, under 25 minutes; into bench/results
+  python -m bench.broker --quick                               small sizes, under 2 minutes; into build/bench/quick
+  python -m bench.broker                                       full sizes, under 15 minutes; into bench/results
   python -m bench.broker --quick --only streamfleet,bullmq-node
   python -m bench.broker --server redis-7.0                    on that release instead of the newest found
   python -m bench.broker --list                                what is measured, and with which settings

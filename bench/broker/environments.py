@@ -92,7 +92,7 @@ def _stamp(folder: Path) -> str:
 
 
 def _make_python(folder: Path, pins: Path) -> None:
-    # Our own pip installs into it, so that pip need not be installed nine times.
+    # Our own pip installs into it, so that pip need not be installed each time.
     venv.EnvBuilder(clear=True, with_pip=False, symlinks=True).create(folder)
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet", "--no-input"]
     _run("pip", [*pip, "--disable-pip-version-check", "--requirement", str(pins)], folder)

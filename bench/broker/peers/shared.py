@@ -3,9 +3,9 @@
 An adapter runs in the virtual environment of its peer, where streamfleet is not installed. So this file uses only the
 standard library, and is found because it lies beside the adapters.
 
-    python on_rq.py REDIS_URL enqueue 10000          put jobs in, in bulk
-    python on_rq.py REDIS_URL drain 2000             put jobs in, then start one worker and time it
-    python on_rq.py REDIS_URL roundtrip 300 --tuned  one job at a time, there and back
+    python on_huey.py REDIS_URL enqueue 10000          put jobs in, in bulk
+    python on_huey.py REDIS_URL drain 2000             put jobs in, then start one worker and time it
+    python on_huey.py REDIS_URL roundtrip 300 --tuned  one job at a time, there and back
 
 Each prints one line of JSON, or ends with an error: a figure is printed only after all jobs were found in Redis.
 """
