@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bench.broker.environments import prepare, versions
 from bench.broker.judging import main_table, series, settings_table, targets
-from bench.broker.measuring import SHARES, Measurer
+from bench.broker.measuring import Measurer
 from bench.broker.sizes import FULL_SIZES, QUICK_SIZES
 from bench.broker.systems import choose
 from bench.core import machine
@@ -57,12 +57,5 @@ def run(quick: bool, rounds: int | None = None, only: Sequence[str] = (), server
     report.settings = {"quick": quick, "redis": release, **asdict(sizes), "payload_bytes": 500, "result_bytes": 500}
     report.tables = [main_table(systems, samples, failures), settings_table(systems, known)]
     report.targets = targets(systems, samples)
-    report.data = {
-        "systems": series(systems, samples),
-        "samples": samples,
-        "round_trips": {"shares": SHARES, "ms": measurer.round_trips},
-        "failures": failures,
-        "versions": known,
-        "settings": {each.name: [each.settings, each.defaults, each.tuned] for each in systems},
-    }
+    report.data = {"systems": series(systems, samples), "samples": samples}
     return report

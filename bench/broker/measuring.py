@@ -29,7 +29,6 @@ OUR_CALLS_S = 60.0
 GONE_TIMEOUT_S = 10.0
 FAILURES = 2
 """After so many failures of the same figure a system is not asked for it again."""
-SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 
 class AdapterFailed(Exception):
@@ -45,14 +44,12 @@ class Measurer:
         console: gets each failure at once.
 
     Attributes:
-        round_trips: system to way (`defaults`, `tuned`) to one row of quantiles a round, in ms, at SHARES.
         failures: system to figure to the reason of every failure.
     """
 
     def __init__(self, sizes: Sizes, server: str, console: Console) -> None:
         self._sizes, self._server, self._console = sizes, server, console
         self._taken: dict[str, int] = {}
-        self.round_trips: dict[str, dict[str, list[list[float]]]] = {}
         self.failures: dict[str, dict[str, list[str]]] = {}
 
     def sample(self, system: System) -> dict[str, float]:
@@ -81,19 +78,17 @@ class Measurer:
         if len(before) >= FAILURES:
             return {}
         try:
-            return self._measure(system, figure, who, words)
+            return self._measure(figure, who, words)
         except AdapterFailed as error:
             self.failures.setdefault(system.name, {}).setdefault(figure, []).append(str(error))
             self._console.print(f"[bold red]{system.title}: {figure} not measured:[/] {error}", highlight=False)
             return {}
 
-    def _measure(self, system: System, figure: str, who: System, words: Sequence[str]) -> dict[str, float]:
+    def _measure(self, figure: str, who: System, words: Sequence[str]) -> dict[str, float]:
         with own_server(self._server) as server, redis.Redis.from_url(server.url) as client:
             empty = memory_bytes(client)
             said = run_adapter(who, server.url, words)
             if "ms" in said:
-                rows = self.round_trips.setdefault(system.name, {}).setdefault(figure, [])
-                rows.append([percentile(said["ms"], share) for share in SHARES])
                 return {f"{figure}_p50": percentile(said["ms"], 0.5), f"{figure}_p99": percentile(said["ms"], 0.99)}
             found = {figure: said["jobs"] / said["seconds"]}
             if figure == "enqueue":

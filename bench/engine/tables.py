@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from bench.core.reports import Report, Table, Target
 from bench.core.rounds import Sample, ratio
-from bench.engine.batch import Batch, Row
+from bench.engine.batch import Batch
 from bench.engine.front_end import RATE_PER_S, FrontEnd
 
 BARE = "bare AsyncLLM.generate"
@@ -59,20 +58,9 @@ def fill(
         ),
     ]
     report.data = {
-        "contenders": _figures(batches),
-        "ratios": {"to_bare": to_bare, "to_http": to_http},
-        "front_end": {**asdict(front_end), "rate_per_s": RATE_PER_S, "busy_percent": front_end.busy_percent},
         "samples": {name: [dict(each) for each in found] for name, found in samples.items()},
         "batches": {name: [batch.figures() for batch in found] for name, found in batches.items()},
-        "first_ms": _sorted(batches, lambda row: row.first_ms),
-        "between_ms": _sorted(batches, lambda row: row.between_ms),
     }
-
-
-def _sorted(batches: Mapping[str, Sequence[Batch]], figure: Callable[[Row], float | None]) -> dict[str, list[float]]:
-    """One figure of all requests, by contender; empty if it was not seen."""
-    seen = {name: [figure(row) for batch in found for row in batch.rows] for name, found in batches.items()}
-    return {name: sorted(round(ms, 1) for ms in found if ms is not None) for name, found in seen.items()}
 
 
 def _figures(batches: Mapping[str, Sequence[Batch]]) -> dict[str, dict[str, float]]:
