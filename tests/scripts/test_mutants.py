@@ -10,8 +10,10 @@ from importlib import resources
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 from streamfleet.common import scripts
+from streamfleet.common.errors import StreamfleetError
 from tests.scripts.conftest import CAUGHT_BY, open_queue
 from tests.scripts.histories.steps import make_history
 from tests.scripts.mutants import (
@@ -130,9 +132,13 @@ async def _run(test: Test, mutant: Mutant, url: str) -> None:
 
 
 async def _fails(tested: Coroutine[Any, Any, None]) -> bool:
+    """True if a test notices something: by an assertion, what it misses, or an error of the scripts or the broker.
+
+    Any other error, such as of a name or a type, is one of the test itself, and is raised.
+    """
     try:
         await asyncio.wait_for(tested, GIVE_UP_S)
-    except Exception:  # noqa: BLE001 - a script that aborts is noticed as well
+    except (AssertionError, LookupError, ValueError, RedisError, StreamfleetError, TimeoutError):
         return True
     return False
 

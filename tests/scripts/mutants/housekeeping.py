@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         "acquire_housekeeping_lock: a lock written by hand holds up nobody",
         "  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n",
-        "  return {0, 0, alive}\n",
+        "  return {0, 0, alive, now}\n",
         "reclaim.a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping",
         argument="RPUSH",
     ),
@@ -161,12 +161,6 @@ MUTANTS = (
         "elseif not again and unfit(size, deadline) then",
         "elseif not again and deadline and unfit(size, deadline) then",
         "pull_stage.what_is_too_large_ends_as_it_is_staged",
-    ),
-    Mutant(
-        "pull: endings of one staging are bounded",
-        " or ended >= most_ended then",
-        " then",
-        "expire.endings_of_one_staging_are_bounded_and_the_next_pull_goes_on",
     ),
     Mutant(
         "expire: endings of one call are bounded",
