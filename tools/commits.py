@@ -3,7 +3,8 @@
     .venv/bin/python tools/commits.py             the commits since START
     .venv/bin/python tools/commits.py COMMIT      since another one
 
-CONTRIBUTING.md, "Commits". Without git, or in a copy that lacks that commit, it checks nothing, and says so.
+CONTRIBUTING.md, "Commits". Without git, or in a copy whose history lacks that commit, as in a
+shallow clone, it checks nothing, and says so.
 """
 
 from __future__ import annotations
@@ -21,24 +22,35 @@ COMMIT, MESSAGE_END = "\x01", "\x02"
 def main() -> int:
     """Print what is wrong, a line each. Returns 1 if anything is."""
     start = sys.argv[1] if len(sys.argv) > 1 else START
+    if reason := unchecked(start):
+        print(f"commits: not checked: {reason}", file=sys.stderr)
+        return 0
     wrong = faults(start)
-    if wrong is None:
-        print(f"commits: not checked: no git, or no commit {start[:8]} in this copy")
-    else:
-        sys.stderr.writelines(f"{line}\n" for line in wrong)
+    sys.stderr.writelines(f"{line}\n" for line in wrong)
     return 1 if wrong else 0
 
 
-def faults(start: str) -> list[str] | None:
-    """Returns what the commits since `start` lack; None where that cannot be told."""
+def unchecked(start: str) -> str:
+    """Returns why the commits since `start` cannot be told; empty where they can."""
     if shutil.which("git") is None:
-        return None
+        return "no git"
+    if git("merge-base", "--is-ancestor", start, "HEAD").returncode == 0:
+        return ""
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        return f"this clone is shallow and ends before {start[:8]}: git fetch --unshallow"
+    return f"no commit {start[:8]} in this copy's history"
+
+
+def faults(start: str) -> list[str]:
+    """Returns what the commits since `start` lack."""
     form = f"--format={COMMIT}%h %s\n%b{MESSAGE_END}"
-    command = ["git", "log", "--no-merges", "--numstat", form, f"{start}..HEAD"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
-    if done.returncode:
-        return None
+    done = git("log", "--no-merges", "--numstat", form, f"{start}..HEAD")
+    done.check_returncode()
     return [line for commit in done.stdout.split(COMMIT)[1:] for line in _faults_of(commit)]
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", check=False)
 
 
 def _faults_of(commit: str) -> list[str]:

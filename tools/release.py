@@ -67,6 +67,10 @@ def main() -> int:
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help=f"of pyproject.toml ({' '.join(extras)})")
     parser.add_argument("--set", dest="new", metavar="VERSION", help="write the version wherever it stands")
     given = parser.parse_args()
+    if unknown := set(given.extras) - set(extras):
+        parser.error(f"no extra {', '.join(sorted(unknown))}; there are {', '.join(extras)}")
+    if given.new and not re.fullmatch(NUMBER, given.new):
+        parser.error(f"a version is three numbers, such as 0.2.0, and not {given.new}")
     try:
         if given.new:
             set_version(given.new)

@@ -62,8 +62,24 @@ def test_long_subjects_and_large_changes_without_a_body_are_found(
     assert fault in done.stderr
 
 
-@pytest.mark.parametrize(("start", "path"), [("0" * 40, os.environ["PATH"]), ("HEAD", "")], ids=["no start", "no git"])
-def test_what_cannot_be_checked_is_named(script: Path, tree: Path, start: str, path: str) -> None:
+@pytest.mark.parametrize(
+    ("start", "path", "reason"), [("0" * 40, os.environ["PATH"], "no commit 00000000"), ("HEAD", "", "no git")]
+)
+def test_what_cannot_be_checked_is_named(script: Path, tree: Path, start: str, path: str, reason: str) -> None:
     done = checked(script, tree, start, path)
     assert done.returncode == 0
-    assert "not checked" in done.stdout
+    assert f"not checked: {reason}" in done.stderr
+
+
+def test_a_shallow_clone_says_that_it_is_not_checked(script: Path, tree: Path) -> None:
+    """The commit may be there, but not what lies between it and the newest."""
+    start = git(tree, "rev-parse", "HEAD")
+    commit(tree, 1, "x" * 73)
+    commit(tree, 2, "Short")
+    git(tree, "clone", "--quiet", "--depth", "1", tree.as_uri(), "shallow")
+    git(tree / "shallow", "fetch", "--quiet", "--depth", "1", "origin", start)
+    done = checked(script, tree / "shallow", start)
+    assert done.returncode == 0
+    assert "shallow" in done.stderr
+    git(tree / "shallow", "fetch", "--quiet", "--unshallow")
+    assert checked(script, tree / "shallow", start).returncode == 1

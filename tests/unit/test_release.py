@@ -34,6 +34,25 @@ def test_setting_the_version_leaves_no_other(tmp_path: Path) -> None:
     assert release.other_versions("7.8.9", tmp_path) == ["README.md has none"]
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["wroker"], "no extra wroker; there are "),
+        (["--set", "v0.2.0"], "and not v0.2.0"),
+        (["--set", "0.2"], "not 0.2"),
+    ],
+)
+def test_a_misspelt_extra_and_a_version_that_is_none_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["release.py", *words])
+    monkeypatch.setattr(release, "set_version", lambda _: pytest.fail("a version was written"))
+    monkeypatch.setattr(release, "check_version", lambda _: pytest.fail("a release was begun"))
+    with pytest.raises(SystemExit, match="2"):
+        release.main()
+    assert reason in capsys.readouterr().err
+
+
 def line_of_version(page: Path) -> int:
     lines = page.read_text(encoding="utf-8").splitlines()
     return lines.index("## Status") + 3
