@@ -103,7 +103,7 @@ def engine(vllm_subject: Subject) -> VllmEngine:
 
 
 def asked(endpoint: str, name: str, body: dict[str, Any]) -> EngineRequest:
-    base: dict[str, Any] = {"max_tokens": 6, "temperature": 0}
+    base: dict[str, Any] = {"max_tokens": 3, "temperature": 0}
     if endpoint == CHAT:
         base["messages"] = [{"role": "user", "content": "What is the capital of France?"}]
     return EngineRequest(name.replace(" ", "-"), endpoint, {**base, **body}, Lane.NORMAL)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -22,6 +24,7 @@ from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.outcome import Finished, judge
 from tests.contract import subjects
 from tests.contract.subjects import BAD, MAX_MODEL_LEN, Collected, Subject, chat, long_chat
+from tests.e2e.gateway_stack import engine_processes
 from tests.waiting import eventually
 
 pytestmark = [
@@ -300,6 +303,11 @@ SECRET = "SECRET-7431"
 GREEDY = {"temperature": 0, "ignore_eos": True, "return_token_ids": True}
 
 
+def cuts(few: range, every: range) -> pytest.MarkDecorator:
+    """A test that is cut after few numbers of tokens, and a long one after all; `make fault-vllm` cuts at random."""
+    return pytest.mark.parametrize("cuts", [few, pytest.param(every, marks=pytest.mark.long)], ids=["few", "every"])
+
+
 def world(identity: str, **body: Any) -> Collected:
     """A completion of characters that have several tokens each; the model goes on with their pattern."""
     prompt = f"{SECRET} {'🌍日本🎉語é한' * 8}"
@@ -348,7 +356,8 @@ def decoder(subject: Subject) -> Callable[[list[int]], str]:
 
 
 @only_vllm
-async def test_vllm_goes_on_wherever_it_was_cut(subject: Subject) -> None:
+@cuts(range(2, 8), range(1, 18))
+async def test_vllm_goes_on_wherever_it_was_cut(subject: Subject, cuts: range) -> None:
     """Also inside of a character, from where vLLM itself would answer with the prompt."""
     decode = decoder(subject)
     whole, _ = await asyncio.gather(
@@ -371,13 +380,14 @@ async def test_vllm_goes_on_wherever_it_was_cut(subject: Subject) -> None:
         assert again.text == choice["text"] == decode(choice["token_ids"]).rstrip("\ufffd")
         return made - len(kept)
 
-    dropped = await asyncio.gather(*map(interrupted_at, range(1, 18)))
+    dropped = await asyncio.gather(*map(interrupted_at, cuts))
     assert set(dropped) > {0, 1}, "some were cut inside of a character"
     assert max(dropped) <= 4
 
 
 @only_vllm
-async def test_vllm_shows_no_prompt_after_bytes_that_are_no_characters(subject: Subject) -> None:
+@cuts(range(1, 18, 4), range(1, 18))
+async def test_vllm_shows_no_prompt_after_bytes_that_are_no_characters(subject: Subject, cuts: range) -> None:
     decode = decoder(subject)
     assert isinstance(subject.engine, VllmEngine)
     assert subject.engine._hosted is not None
@@ -393,7 +403,7 @@ async def test_vllm_shows_no_prompt_after_bytes_that_are_no_characters(subject: 
         assert answer["usage"]["completion_tokens"] == 40
         assert again.request.resumed_tokens == (partial.tokens if partial is not None else 0)
 
-    await asyncio.gather(*map(interrupted_at, range(1, 18)))
+    await asyncio.gather(*map(interrupted_at, cuts))
 
 
 @only_vllm
@@ -410,7 +420,7 @@ async def test_vllm_does_not_go_on_inside_of_a_character_whatever_the_state_says
 
 
 @only_vllm
-@pytest.mark.parametrize("made", [3, 20])
+@pytest.mark.parametrize("made", [3, pytest.param(20, marks=pytest.mark.long)])
 async def test_vllm_goes_on_with_an_answer_that_is_not_streamed(subject: Subject, made: int) -> None:
     """With its log probabilities, twice interrupted, beside another request."""
     body = {**GREEDY, "logprobs": True, "top_logprobs": 2, "min_tokens": 30}
@@ -456,7 +466,8 @@ def long(identity: str, tokens: int) -> EngineRequest:
 
 
 @only_vllm
-async def test_vllm_finds_a_stop_string_across_the_cut(subject: Subject) -> None:
+@cuts(range(6, 22, 4), range(6, 22))
+async def test_vllm_finds_a_stop_string_across_the_cut(subject: Subject, cuts: range) -> None:
     whole = await answer_of(subject, Collected(secretive("s-0", **GREEDY)))
     text, ids = whole["choices"][0]["message"]["content"], whole["choices"][0]["token_ids"]
     decode = decoder(subject)
@@ -475,7 +486,7 @@ async def test_vllm_finds_a_stop_string_across_the_cut(subject: Subject) -> None
         assert again.text == text[: seam - 2]
         return again.request.resumed_tokens > 0
 
-    assert sum(await asyncio.gather(*map(interrupted_at, range(6, 22)))) > 6
+    assert sum(await asyncio.gather(*map(interrupted_at, cuts))) > len(cuts) // 3
 
 
 # An answer that could be short would sometimes end before it is cut off.
@@ -594,8 +605,9 @@ async def test_vllm_tells_its_fields(subject: Subject) -> None:
     assert len(pack_fields(fields)) < 1_500, "every gateway reads it every two seconds, from each worker"
 
 
+@pytest.mark.parametrize("subject", ["simulated", "openai"], indirect=True)
 async def test_stopping_ends_what_runs(subject: Subject) -> None:
-    """The last test, because all others share the engine, those of test_both_ways.py too."""
+    """Of real vLLM: tests/e2e/test_vllm_engine.py."""
     running = [asyncio.create_task(subject.engine.run(long_chat(f"stopped-{n}"))) for n in range(4)]
     await eventually(_runs(subject, 4), 20, "all four run")
     await asyncio.wait_for(subject.engine.stop(), 10)
@@ -606,3 +618,26 @@ async def test_stopping_ends_what_runs(subject: Subject) -> None:
     if not elsewhere:
         with pytest.raises(EngineDied, match="stopped"):
             await subject.engine.run(chat("late"))
+
+
+@only_vllm
+async def test_death_of_the_core_fails_what_runs_and_is_reported(subject: Subject) -> None:
+    """The last test of vLLM, because all others share the engine, those of test_both_ways.py too."""
+    engine, mine = subject.engine, engine_processes(os.getpid())
+    assert set(mine) == {"EngineCore", "Worker"}
+    # Out of our group: a SIGTERM for the whole group lets us drain.
+    assert os.getpgrp() not in {os.getpgid(process.pid) for process in mine.values()}
+    failed = asyncio.create_task(engine.failed())
+    running = [asyncio.create_task(engine.run(long_chat(f"doomed-{n}"))) for n in range(4)]
+    await eventually(_runs(subject, 4), 20, "all four run")
+    killed_at = time.monotonic()
+    os.kill(mine["EngineCore"].pid, signal.SIGKILL)
+    outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+    assert [type(outcome) for outcome in outcomes] == [EngineDied] * 4
+    reason = await asyncio.wait_for(failed, 5)
+    assert time.monotonic() - killed_at < 2
+    assert "died" in reason
+    with pytest.raises(EngineDied):
+        await engine.run(chat("late"))
+    await engine.stop()
+    assert subjects.children() <= subject.others

@@ -103,7 +103,7 @@ class Findings:
             "bad_value_streamed": _raised(lambda: ask(temperature=-5, stream=True)),
             "no_embeddings": _raised(lambda: self.client.embeddings.create(model=self.model, input="one")),
             "no_file": _raised(lambda: self.client.files.retrieve("file-" + "0" * 32)),
-            "too_slow": _raised(lambda: ask(timeout=1, extra_body=self.setup["long"])),
+            "too_slow": _raised(lambda: ask(timeout=0.5, extra_body=self.setup["slow"])),
             "late_in_its_stream": _raised(
                 lambda: list(ask(stream=True, extra_body=self.setup["long"], extra_headers=self.setup["soon"]))
             ),

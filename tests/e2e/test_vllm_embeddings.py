@@ -26,7 +26,7 @@ from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
 from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.needs_vllm, pytest.mark.timeout(400)]
 
 ENGINE_FAILED = 3
 WATCHDOG_S = 8.0

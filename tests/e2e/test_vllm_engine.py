@@ -1,15 +1,13 @@
-"""Tests that need real vLLM: it dies, hangs, and is left behind. One engine at a time."""
+"""Tests that need real vLLM: how it starts, is stopped, and is left behind. One engine at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,6 @@ from streamfleet.worker.engine.engine_thread import alive, command_line, descend
 from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.engine.vllm_setup import arguments
 from tests.contract.subjects import VLLM_ARGS, children
-from tests.e2e.gateway_stack import engine_processes
 from tests.waiting import eventually, eventually_blocking
 
 pytestmark = [
@@ -147,6 +144,7 @@ def test_limits_of_vllms_own_choice_are_raised(smollm2: Path, monkeypatch: pytes
     assert started == [(160, None), (40, 2088)]
 
 
+@pytest.mark.long
 @pytest.mark.kill
 def test_sigkill_of_a_parent_that_starts_leaves_no_engine_process(pooling: Pooling) -> None:
     """Of one that is ready: test_vllm_worker.py."""
@@ -157,17 +155,20 @@ def test_sigkill_of_a_parent_that_starts_leaves_no_engine_process(pooling: Pooli
         end_all(pooling.orphans, 5)
 
 
+@pytest.mark.long
 def test_files_of_a_killed_engine_are_gone_at_the_next_start(pooling: Pooling) -> None:
     (own,) = pooling.folders()
     assert own != pooling.killed
     assert any(path.is_socket() for path in (pooling.temp / own).iterdir())
 
 
+@pytest.mark.long
 def test_what_vllm_loads_leaves_the_logs_alone(pooling: Pooling) -> None:
     before, after = pooling.levels
     assert after == before
 
 
+@pytest.mark.long
 @pytest.mark.asyncio(loop_scope="module")
 async def test_embeddings_reach_the_core_with_their_priority_and_its_room_is_known(
     pooling: Pooling, monkeypatch: pytest.MonkeyPatch
@@ -191,29 +192,19 @@ async def test_embeddings_reach_the_core_with_their_priority_and_its_room_is_kno
     assert logs == []
 
 
-@pytest.mark.kill
+@pytest.mark.long
 @pytest.mark.asyncio(loop_scope="module")
-async def test_death_of_the_core_fails_what_runs_and_is_reported(pooling: Pooling) -> None:
-    """The last test of the shared engine. Of one that is stopped: tests/contract."""
-    engine, mine = pooling.engine, engine_processes(os.getpid())
-    assert set(mine) == {"EngineCore", "Worker"}
-    # Out of our group: a SIGTERM for the whole group lets us drain.
-    assert os.getpgid(mine["EngineCore"].pid) != os.getpgrp()
-    assert os.getpgid(mine["Worker"].pid) != os.getpgrp()
-    failed = asyncio.create_task(engine.failed())
+async def test_stopping_ends_what_runs(pooling: Pooling) -> None:
+    """The last test of the shared engine. Of one that dies: tests/contract."""
+    engine = pooling.engine
     texts = [f"{number} {'word ' * 1_500}" for number in range(16)]
-    running = [asyncio.create_task(engine.run(embeddings(f"doomed-{n}", *texts))) for n in range(4)]
+    running = [asyncio.create_task(engine.run(embeddings(f"stopped-{n}", *texts))) for n in range(4)]
     await eventually(lambda: engine.inside == 64, 20, "all inputs of all four are inside")
-    killed_at = time.monotonic()
-    os.kill(mine["EngineCore"].pid, signal.SIGKILL)
-    outcomes = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 5)
+    await asyncio.wait_for(engine.stop(), 10)
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [EngineDied] * 4
-    reason = await asyncio.wait_for(failed, 5)
-    assert time.monotonic() - killed_at < 2
-    assert "died" in reason
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineDied, match="stopped"):
         await engine.run(embeddings("late", "one"))
-    await engine.stop()
     assert children() <= pooling.others
     assert pooling.folders() == [], "its files are gone with it"
 

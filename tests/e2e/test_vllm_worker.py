@@ -39,6 +39,8 @@ LANE = "{default}:lane:high"
 HI = '{"messages":[{"role":"user","content":"Say hi"}],"max_tokens":8}'
 GREEDY = {"max_tokens": 24, "temperature": 0}
 LONG = {"max_tokens": 1_900, "ignore_eos": True}
+# What an SDK leaves is kept for its next try, for 10 s: this has its own end before.
+SLOW = {"max_tokens": 200, "ignore_eos": True}
 STORY = {"messages": messages("Tell me a very long story."), **LONG}
 # These take as long as they are allowed to, which is longer than this test has.
 PATIENT = {"long_answers", "long_prompts"}
@@ -53,6 +55,7 @@ SETUP: Json = {
     "chat": {"messages": messages("Count to ten."), **GREEDY},
     "completion": {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0},
     "response": {"input": "Count to ten.", "service_tier": "flex", "temperature": 0, "max_output_tokens": 24},
+    "slow": SLOW,
     "long": LONG,
     "soon": {"X-Streamfleet-Ttl": "3s"},
     "batch": [*map(question, GOOD), question("cold", temperature=-5)],
@@ -115,8 +118,8 @@ async def test_what_was_enqueued_before_the_worker_started_is_answered(
 
 async def test_tokens_come_before_the_result(stack: Stack) -> None:
     """A streamed answer says the same as one that is not, and begins before it ends."""
-    body = {"messages": [{"role": "user", "content": "Count to twenty."}], "max_tokens": 200, "temperature": 0}
-    body["min_tokens"] = 200  # long enough to be looked at meanwhile
+    body = {"messages": [{"role": "user", "content": "Count to twenty."}], "max_tokens": 64, "temperature": 0}
+    body["min_tokens"] = 64  # long enough to be looked at meanwhile
     async with Client(stack.url) as client:
         plain = await (await client.enqueue(body)).result(120)
         handle = await client.enqueue(body, stream=True)
@@ -280,7 +283,7 @@ def test_both_clients_find_the_same(stack: Stack) -> None:
 async def test_every_hostile_body_has_its_end_and_every_good_one_its_answer(stack: Stack) -> None:
     """The short form of `python -m tests.hostile`."""
     families = tuple(name for name in FAMILIES if name not in PATIENT)
-    planned = plan(40, 2 * len(families), rate=4.0, seed=7, families=families)
+    planned = plan(16, len(families), rate=4.0, seed=7, families=families)
     ended = await play(stack.url, lambda: stack.worker.alive, planned, within_s=60, tell=print)
     assert stack.worker.alive, stack.worker.printed()[-3_000:]
     shown = "\n".join(table(ended))

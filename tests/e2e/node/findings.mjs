@@ -74,7 +74,7 @@ async function errors() {
     bad_value_streamed: await raised(() => ask({ temperature: -5, stream: true })),
     no_embeddings: await raised(() => client.embeddings.create({ model, input: "one" })),
     no_file: await raised(() => client.files.retrieve(`file-${"0".repeat(32)}`)),
-    too_slow: await raised(() => ask(setup.long, { timeout: 1_000 })),
+    too_slow: await raised(() => ask(setup.slow, { timeout: 500 })),
     late_in_its_stream: await raised(async () => {
       for await (const _ of await ask({ ...setup.long, stream: true }, { headers: setup.soon })); // to its end
     }),
