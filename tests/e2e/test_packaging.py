@@ -123,6 +123,7 @@ def test_wheel_has_all_roots_and_all_lua(wheel: Path, repository: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_client_brings_no_engine(empty_environment: Path) -> None:
     listed = json.loads(run(empty_environment, "-m", "pip", "list", "--format", "json"))
     installed = {package["name"].lower().replace("_", "-") for package in listed}
@@ -131,17 +132,19 @@ def test_client_brings_no_engine(empty_environment: Path) -> None:
     assert len(installed) < 40, sorted(installed)
 
 
+@pytest.mark.long
 def test_command_line_runs_without_the_extras(empty_environment: Path, tmp_path: Path) -> None:
     assert "enqueue" in run(empty_environment.parent / "streamfleet", "--help", cwd=tmp_path)
 
 
-def test_client_import_is_light(empty_environment: Path, tmp_path: Path) -> None:
+def test_client_import_is_light(tmp_path: Path) -> None:
     """A web service imports the client at start: it must not drag the worker or the command line in."""
     code = "import sys, streamfleet.producer; print('\\n'.join(sys.modules))"
-    loaded = run(empty_environment, "-c", code, cwd=tmp_path).splitlines()
+    loaded = run(sys.executable, "-c", code, cwd=tmp_path).splitlines()
     assert not [name for name in loaded if name.startswith(("streamfleet.worker", "streamfleet.cli", "typer"))]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("simulated_worker")
 def test_service_with_packages_of_the_same_names(empty_environment: Path, service: Path, redis_url: str) -> None:
     said = run(empty_environment, service, redis_url, cwd=service.parent)

@@ -64,7 +64,7 @@ class Size:
 
 FULL = Size(24_000, 540, kills=170, stops=55, restarts=11, others=14, points=2, poison=8, hanging=4)
 SHORT = Size(2_600, 60, kills=22, stops=6, restarts=3, others=3, poison=2, hanging=1, lease_ms=2_000)
-QUICK = Size(1_200, 26, kills=10, stops=4, restarts=2, others=1, points=0, poison=1, hanging=1, lease_ms=2_000)
+QUICK = Size(600, 13, kills=6, stops=2, restarts=1, others=1, points=0, poison=1, hanging=1, lease_ms=2_000)
 
 
 def make_plan(seed: int, size: Size, workers: int = 8) -> Plan:
