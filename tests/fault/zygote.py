@@ -16,7 +16,6 @@ import os
 import selectors
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from tests.fault.deathwish import die_with_parent
@@ -70,23 +69,22 @@ class Zygote:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_a_child(parent, Path(order["spec"]["log"]))
+            self._become_a_child(parent, order["spec"])
             return dict(order["spec"])
         self._children.add(pid)
         _answer(n=order["n"], pid=pid)
         return None
 
-    def _become_a_child(self, parent: int, log: Path) -> None:
+    def _become_a_child(self, parent: int, spec: dict[str, Any]) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         os.close(self._reading)
         os.close(self._woken)
         die_with_parent(parent)
-        silence = os.open(os.devnull, os.O_RDONLY)
-        words = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        for target, source in ((0, silence), (1, words), (2, words)):
-            os.dup2(source, target)
+        os.dup2(os.open(spec.get("stdin", os.devnull), os.O_RDONLY), 0)
+        for target, log in ((1, spec["log"]), (2, spec.get("stderr", spec["log"]))):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), target)
 
     def _reap(self) -> None:
         while self._children:

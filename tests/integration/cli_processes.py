@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import redis
 
@@ -61,6 +62,25 @@ def streamfleet(url: str, *arguments: str, **settings: str) -> Ended:
         sys.argv = arguments_before
         os.environ.clear()
         os.environ.update(outer)
+
+
+def piped(
+    url: str,
+    *arguments: str,
+    given: bytes = b"",
+    cwd: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run a command to its end in a process of its own, forked, that has no terminal."""
+    with TemporaryDirectory() as name:
+        stdin, stdout, stderr = (Path(name, each) for each in ("stdin", "stdout", "stderr"))
+        stdin.write_bytes(given)
+        runs, variables = ["streamfleet.cli", *arguments], environment(url, **(settings or {}))
+        process = ForkedProcess(runs, variables, stdout, folder=cwd, stdin=stdin, stderr=stderr)
+        try:
+            return Ended(process.wait(2 * WITHIN_S), stdout.read_text(), stderr.read_text())
+        finally:
+            process.kill()
 
 
 @contextmanager

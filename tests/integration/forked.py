@@ -53,16 +53,25 @@ class ForkedProcess:
         environment: all its variables.
         log: gets what it prints; emptied before.
         constants: values of its constants in place of their own.
+        folder: where it runs; this process's own otherwise.
+        files: `stdin`, and `stderr` where that is not to go into the log.
     """
 
     def __init__(
-        self, command: list[str], environment: Mapping[str, str], log: Path, constants: Constants | None = None
+        self,
+        command: list[str],
+        environment: Mapping[str, str],
+        log: Path,
+        constants: Constants | None = None,
+        folder: Path | None = None,
+        **files: Path,
     ) -> None:
         log.write_bytes(b"")
         spec = {"role": "module", "command": command, "environment": dict(environment), "log": str(log.absolute())}
-        spec["constants"] = dict(constants or {})
+        spec |= {name: str(path.absolute()) for name, path in files.items()}
+        spec |= {"constants": dict(constants or {}), "folder": str((folder or Path()).absolute())}
         self._zygote = _zygote()
-        self.pid: int = self._zygote.ask(do="start", spec={**spec, "folder": os.getcwd()})["pid"]  # noqa: PTH109
+        self.pid: int = self._zygote.ask(do="start", spec=spec)["pid"]
 
     def poll(self) -> int | None:
         """Returns the exit status, negative for a signal; None while it runs."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.cli_processes import WITHIN_S, Ended, command, environment, started, streamfleet, worker
+from tests.integration.cli_processes import WITHIN_S, piped, started, streamfleet, worker
 from tests.integration.test_batch import SLOW, line
 from tests.waiting import eventually_blocking
 
@@ -22,15 +22,6 @@ BAD = {"custom_id": "bad", "method": "GET"}
 
 def lines(*ids: str) -> bytes:
     return b"".join(json.dumps(line(name)).encode() + b"\n" for name in ids)
-
-
-def piped(url: str, given: bytes, *arguments: str, cwd: Path | None = None) -> Ended:
-    """Run a command with stdin, stdout and stderr as pipes."""
-    done = subprocess.run(
-        command(*arguments), env=environment(url), input=given, capture_output=True, timeout=WITHIN_S, cwd=cwd,
-        check=False,
-    )  # fmt: skip
-    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def custom_ids(text: str) -> list[str]:
@@ -79,23 +70,23 @@ def test_gzip_files_go_on_after_an_interruption(redis_url: str, repository: Path
 def test_from_stdin_to_stdout(redis_url: str, tmp_path: Path) -> None:
     given = lines("a", "b") + json.dumps(BAD).encode() + b"\n"
     with worker(redis_url):
-        done = piped(redis_url, given, "batch", "-", "-", cwd=tmp_path)
+        done = piped(redis_url, "batch", "-", "-", given=given, cwd=tmp_path)
         assert done.returncode == 1, done.stderr
         assert custom_ids(done.stdout) == ["a", "b"]
         (failure,) = [json.loads(each) for each in done.stderr.splitlines() if each.startswith("{")]
         assert (failure["custom_id"], failure["error"]["param"]) == ("bad", "method")
         assert "2 in stdout" in done.stderr
         assert "1 failed: see stderr" in done.stderr
-        kept = piped(redis_url, given, "batch", "-", "-", "--errors", "errors.jsonl", cwd=tmp_path)
+        kept = piped(redis_url, "batch", "-", "-", "--errors", "errors.jsonl", given=given, cwd=tmp_path)
         assert kept.returncode == 1
         assert custom_ids((tmp_path / "errors.jsonl").read_text()) == ["bad"]
-        whole = piped(redis_url, given, "batch", "-", "-", "--errors", "-", cwd=tmp_path)
+        whole = piped(redis_url, "batch", "-", "-", "--errors", "-", given=given, cwd=tmp_path)
         assert custom_ids(whole.stdout) == ["a", "b", "bad"]
     assert [path.name for path in tmp_path.iterdir()] == ["errors.jsonl"]
 
 
 def test_stdin_with_nothing_in_it_is_refused(redis_url: str, tmp_path: Path) -> None:
-    done = piped(redis_url, b"\n", "batch", "-", "out.jsonl", cwd=tmp_path)
+    done = piped(redis_url, "batch", "-", "out.jsonl", given=b"\n", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "stdin has no requests: one JSON object on each line" in " ".join(done.stderr.replace("│", "").split())
     assert not list(tmp_path.iterdir())
@@ -109,7 +100,7 @@ def test_stdin_to_a_file_goes_on_with_the_same_lines(redis_url: str, tmp_path: P
         eventually_blocking(lambda: len(entries(redis_url, "low")) == 3, WITHIN_S, "all are enqueued")
         batch.kill()
     with worker(redis_url):
-        done = piped(redis_url, source.read_bytes(), "batch", "-", "out.jsonl", cwd=tmp_path)
+        done = piped(redis_url, "batch", "-", "out.jsonl", given=source.read_bytes(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert custom_ids((tmp_path / "out.jsonl").read_text()) == ["a", "b", "c"]
     assert streamfleet(redis_url, "audit").stdout.splitlines()[-1].startswith("accepted=3 ")
@@ -121,9 +112,9 @@ def test_stdout_keeps_nothing_but_a_prefix_finds_what_is_answered(redis_url: str
 
     with worker(redis_url):
         for count in ("accepted=2", "accepted=2"):
-            done = piped(redis_url, lines("a", "b"), "batch", "-", "-", "--id-prefix", "night", cwd=tmp_path)
+            done = piped(redis_url, "batch", "-", "-", "--id-prefix", "night", given=lines("a", "b"), cwd=tmp_path)
             assert (custom_ids(done.stdout), accepted()) == (["a", "b"], count)
-        piped(redis_url, lines("a", "b"), "batch", "-", "-", cwd=tmp_path)
+        piped(redis_url, "batch", "-", "-", given=lines("a", "b"), cwd=tmp_path)
         assert accepted() == "accepted=4"
 
 
@@ -157,7 +148,7 @@ def test_a_reader_that_has_enough_ends_it_in_silence(redis_url: str, tmp_path: P
 
 def test_a_damaged_gzip_file_sends_nothing(redis_url: str, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(lines("a", "b"))[:-9])
-    done = piped(redis_url, b"", "batch", "in.jsonl.gz", "out.jsonl", cwd=tmp_path)
+    done = piped(redis_url, "batch", "in.jsonl.gz", "out.jsonl", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("streamfleet: in.jsonl.gz is a damaged gzip file: ")
     assert not entries(redis_url, "low")
@@ -181,13 +172,11 @@ def test_labels_are_carried(redis_url: str, tmp_path: Path) -> None:
 def test_a_prompt_in_place_of_an_option_and_stdout_has_the_text_alone(redis_url: str) -> None:
     question = "What is the capital of France?"
     with worker(redis_url):
-        done = piped(redis_url, b"", "enqueue", question, "--max-tokens", "4", "--wait", "--id", "r-1")
+        done = piped(redis_url, "enqueue", question, "--max-tokens", "4", "--wait", "--id", "r-1")
         assert (done.returncode, done.stderr) == (0, "request r-1\n")
-        whole = json.loads(piped(redis_url, b"", "enqueue", question, "--max-tokens", "4", "--wait", "--json").stdout)
+        whole = json.loads(piped(redis_url, "enqueue", question, "--max-tokens", "4", "--wait", "--json").stdout)
         assert done.stdout == f"{whole['response']['choices'][0]['message']['content']}\n"
-        assert (
-            piped(redis_url, b"", "enqueue", "--prompt", question, "--max-tokens", "4", "--id", "r-1").returncode == 0
-        )
-        failed = piped(redis_url, b"", "enqueue", "hi", "--max-tokens", "9999999", "--wait")
+        assert piped(redis_url, "enqueue", "--prompt", question, "--max-tokens", "4", "--id", "r-1").returncode == 0
+        failed = piped(redis_url, "enqueue", "hi", "--max-tokens", "9999999", "--wait")
         assert (failed.returncode, failed.stdout) == (1, "")
         assert " failed: " in failed.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.cli_processes import WITHIN_S, command, environment, started, streamfleet, worker
+from tests.integration.cli_processes import WITHIN_S, piped, started, streamfleet, worker
 from tests.waiting import eventually_blocking
 
 
@@ -244,14 +244,7 @@ def test_a_wrong_redis_url_is_one_line_from_every_command(redis_url: str, words:
         (f"{redis_url}?protocol=3", "the option protocol must be 2"),
         ("redis://h/x", "the path must be"),
     ):
-        done = subprocess.run(
-            command(*words.split()),
-            env=environment(url, STREAMFLEET_ENGINE="simulated"),
-            capture_output=True,
-            text=True,
-            timeout=WITHIN_S,
-            check=False,
-        )
+        done = piped(url, *words.split(), settings={"STREAMFLEET_ENGINE": "simulated"})
         assert done.returncode == 2
         (line,) = (line for line in done.stderr.strip().split("\n") if not line.startswith("{"))  # else a log
         assert line.startswith("streamfleet: REDIS_URL ")

@@ -7,7 +7,6 @@ import asyncio
 import inspect
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.commands.common import queue_settings
 from streamfleet.operator.plan.profile import EngineProfile
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
-from tests.integration.cli_processes import WITHIN_S, Ended, command, environment, streamfleet, worker
+from tests.integration.cli_processes import Ended, piped, streamfleet, worker
 
 WORKER = "streamfleet-worker-qwen-7b-6f9c8d7b5d-x2x7k-1a2b3c4d-of-the-second-rack-on-the-left"
 TENANT = "the summaries of the night, for all departments but those that have a contract of their own"
@@ -130,18 +129,10 @@ async def fill(url: str) -> None:
     await hooks.close()
 
 
-def piped(url: str, arguments: list[str], columns: str, **settings: str) -> Ended:
+def of_width(url: str, arguments: list[str], columns: str, **settings: str) -> Ended:
     """Run a command that has no terminal, only one of so many columns in its environment, and is asked for colours."""
-    done = subprocess.run(
-        command(*arguments),
-        env=environment(url, COLUMNS=columns, FORCE_COLOR="1", TERM="xterm-256color", **settings),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S * 2,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    terminal = {"COLUMNS": columns, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    return piped(url, *arguments, settings=terminal | settings)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -154,7 +145,7 @@ def test_a_piped_table_has_a_line_for_each_record(fleet: str, folder: Path, name
         if not queue:
             streamfleet(fleet, "result", REQUEST, "--wait", "--timeout", "20")
         narrow, wide, as_json = (
-            piped(fleet, [*arguments, *more], columns)
+            of_width(fleet, [*arguments, *more], columns)
             for columns, more in (("20", []), ("1000", []), ("20", ["--json"]))
         )
     assert (narrow.returncode, wide.returncode, as_json.returncode) == (0, 0, 0), narrow.stderr + as_json.stderr

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from streamfleet.cli.main import app
 from streamfleet.common.settings import GROUPS, variable
-from tests.integration.cli_processes import Ended, streamfleet
-from tests.integration.test_cli_piped import COMMANDS, piped
+from tests.integration.cli_processes import Ended, piped, streamfleet
+from tests.integration.test_cli_piped import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -70,7 +70,7 @@ def ended(path: str, tmp_path: Path, *more: str, url: str = NOWHERE, **settings:
     (tmp_path / "in.jsonl").write_text("{}\n")
     given = [each.format(tmp_path) for each in ENOUGH.get(path, [])]
     if path == "gateway":  # it registers metrics, which a process can do once
-        return piped(url, [path, *more], "200", **settings)
+        return piped(url, path, *more, settings=settings)
     return streamfleet(url, *path.split(), *given, *more, **settings)
 
 

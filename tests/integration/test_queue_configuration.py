@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 
 import pytest
 
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer.client import Client
-from tests.integration.cli_processes import command, environment
+from tests.integration.cli_processes import Ended, piped
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -21,10 +20,9 @@ LONG = 60_000
 """A lease, in ms, so long that no heartbeat tells of a change within a test."""
 
 
-async def told(fleet: Fleet, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+async def told(fleet: Fleet, *arguments: str, **settings: str) -> Ended:
     """A command, run beside this event loop."""
-    words, values = command(*arguments), environment(fleet.url, **settings)
-    return await asyncio.to_thread(subprocess.run, words, env=values, capture_output=True, text=True, check=False)
+    return await asyncio.to_thread(piped, fleet.url, *arguments, settings=settings)
 
 
 async def test_the_first_worker_writes_what_its_environment_says_in_plain_names_and_units(fleet: Fleet) -> None:

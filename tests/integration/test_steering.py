@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 
 import pytest
 
-from tests.integration.cli_processes import command, environment
+from tests.integration.cli_processes import Ended, piped
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
 
 
-async def told(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+async def told(fleet: Fleet, *arguments: str) -> Ended:
     """A command, run beside this event loop."""
-    words, settings = command(*arguments), environment(fleet.url)
-    return await asyncio.to_thread(subprocess.run, words, env=settings, capture_output=True, text=True, check=False)
+    return await asyncio.to_thread(piped, fleet.url, *arguments)
 
 
 async def test_a_paused_lane_rests_while_others_run_and_goes_on_when_resumed(fleet: Fleet) -> None:
