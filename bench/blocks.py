@@ -24,7 +24,7 @@ SHOWN = {
     "engine": "Engine: ",
     "front_end": "Front end: (parts|CPU µs a request of 64 tokens, whole)",
     "scheduling": "Pickup|Pulls|Memory",
-    "goodput": r"Urgent: \d workers? full of low, [15]0% urgent, \d|Tenants: 20|Deadlines|Sessions",
+    "goodput": r"Urgent: \d workers? full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions",
     "shards": "",
     "gateway": "Streams|By turns: what|Side by side with vllm serve: what",
 }

@@ -45,9 +45,10 @@ def measure_tenants(quick: bool, say: Say) -> Part:
         case = f"{tenants:,} tenants and a flood, load 1.5"
         made = partial(of_tenants, workers=WORKERS, load=1.5, tenants=tenants)
         found = runs(quick, say, case, made, (ORACLE, SESSIONS))
-        rows += [row(case, name, found) for name in found]
+        small = "small ones' p99, s"
+        rows += [{**row(case, name, found), small: mean(found[name], small)} for name in found]
         targets.append(cached(case, found))
-        first_s = mean(found[SESSIONS], "small ones' p99, s")
+        first_s = mean(found[SESSIONS], small)
         targets.append(Target(f"{case}: small ones' first token p99", first_s, most_s, "at most", "s"))
     return Part([Table("Sessions: those of tenants", list(rows[0]), rows)], targets)
 
@@ -79,7 +80,6 @@ def row(case: str, name: str, found: dict[str, list[Sample]]) -> dict[str, Any]:
         "missed": f"{mean(found[name], 'missed'):.1%}",
         "first token p50, s": mean(found[name], "first token p50, s"),
         "p99, s": mean(found[name], "first token p99, s"),
-        "small ones' p99, s": mean(found[name], "small ones' p99, s"),
     }
 
 

@@ -114,7 +114,8 @@ def left_percent(found: Mapping[str, Mapping[str, Any]], name: str) -> float | N
 
 def measure(quick: bool, say: Say) -> Part:
     """All contenders in each case."""
-    part = Part()
+    times = dict[str, Any]()
+    part = Part(data=times)
     for case in QUICK if quick else CASES:
         found = dict[str, dict[str, Any]]()
         for contender in (ALONE, ORDER, *((SPLIT,) if case.split else ()), RESERVE):
@@ -122,7 +123,8 @@ def measure(quick: bool, say: Say) -> Part:
             found[contender] = figures(case, contender, 20.0 if quick else 60.0)
         part.tables.append(table(case, found))
         part.targets.extend(targets(case, found))
-        part.data[case.name] = {name: each["first_ms_cdf"] for name, each in found.items()}  # type: ignore[index]
+        if case.split:
+            times[case.name] = {name: each["first_ms_cdf"] for name, each in found.items()}
     return part
 
 

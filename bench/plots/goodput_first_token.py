@@ -12,8 +12,8 @@ COLORS = {ALONE: style.PEER, RESERVE: style.OURS, SPLIT: style.THIRD, ORDER: sty
 
 
 def draw(data: Mapping[str, Any]) -> Any:
-    """Draw eight workers in `data["urgent"]`: sorted times in ms of each contender."""
-    cases = {name: found for name, found in data["urgent"].items() if name.startswith("8 workers")}
+    """Draw `data["urgent"]`: for each case, sorted times in ms of each contender."""
+    cases = data["urgent"]
     figure, panels = style.panels(1, len(cases), width_in=1.6 + 4.0 * len(cases), height_in=3.0, squeeze=False)
     for axes, (name, found) in zip(panels[0], cases.items(), strict=True):
         lines = {contender: (found[contender], color) for contender, color in COLORS.items() if contender in found}
