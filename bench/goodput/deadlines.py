@@ -17,7 +17,7 @@ JUDGED, TODAY = "judged", "by deadline"
 
 def measure(quick: bool, say: Say) -> Part:
     """Single requests in bursts, with deadlines in 2, 10 and 60 s beyond their own time."""
-    runs, seconds = (1, 120.0) if quick else (3, 200.0)
+    runs, seconds = (1, 90.0) if quick else (3, 200.0)
     rows, targets = list[dict[str, Any]](), list[Target]()
     for load in LOADS:
         found: dict[str, list[Sample]] = {TODAY: [], JUDGED: []}

@@ -57,7 +57,7 @@ def runs(
     quick: bool, say: Say, case: str, made: Callable[..., list[Session]], names: Sequence[str]
 ) -> dict[str, list[Sample]]:
     """Figures of some contenders in paired runs."""
-    number, seconds = (1, 60.0) if quick else (3, 150.0)
+    number, seconds = (1, 40.0) if quick else (3, 150.0)
     found: dict[str, list[Sample]] = {name: [] for name in names}
     for seed in range(number):
         for name, samples in found.items():
