@@ -10,8 +10,14 @@ from collections.abc import Sequence
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ENGINES = ("tests/contract/", "tests/e2e/test_bench_front_end.py", "tests/e2e/test_demo.py", "tests/e2e/test_vllm")
-"""Two engines at once would share memory and cores that each takes for its own."""
+ENGINES = (
+    "tests/contract/",
+    "tests/e2e/test_bench_front_end.py",
+    "tests/e2e/test_demo.py",
+    "tests/e2e/test_vllm",
+    "tests/unit/test_engine_vllm.py",
+)
+"""Two engines at once would share memory and cores that each takes for its own. To import vLLM takes 4 s."""
 COSTLY_FIXTURES = (
     "tests/e2e/test_packaging",
     "tests/unit/test_deploy_docs.py",

@@ -97,7 +97,9 @@ def test_curl_the_sdk_a_batch_a_webhook_and_the_page(repository: Path, folder: P
     assert left(folder) == []
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=lambda signum: signum.name)
+@pytest.mark.parametrize(
+    "signum", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL], ids=["SIGTERM", "SIGKILL"]
+)
 def test_its_parts_end_with_it(signum: signal.Signals, repository: Path, folder: Path) -> None:
     with demo(repository, folder) as process:
         until(process, folder, "What follows")
@@ -109,6 +111,7 @@ def test_its_parts_end_with_it(signum: signal.Signals, repository: Path, folder:
         assert bool(left(folder)) == (signum is signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_said_and_the_log_stays(repository: Path, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

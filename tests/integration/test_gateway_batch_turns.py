@@ -39,10 +39,11 @@ def worker(server: RedisServer, tmp_path: Path) -> Iterator[WorkerProcess]:
         process.destroy()
 
 
-def gateway_in(server: RedisServer, folder: Path, slots: int) -> Any:
+def gateway_in(server: RedisServer, folder: Path, slots: int, **constants: object) -> Any:
     return gateway_on(
         server.url,
         folder,
+        constants={f"gateway.batches.scheduler.{name}": value for name, value in constants.items()},
         gateway_files=(folder / "files").as_uri(),
         gateway_models="simulated=default,gone=nobody=simulated",
         gateway_batches_at_once=slots,
@@ -96,7 +97,7 @@ async def test_a_batch_without_workers_leaves_its_slot_and_goes_on_when_they_com
     """One slot, and one tenant: there are no shares that could help."""
     assert worker.alive
     key, _ = await add_key(server.url, "one")
-    with gateway_in(server, tmp_path, 1) as gateway:
+    with gateway_in(server, tmp_path, 1, PARKED_MS=2_000) as gateway:
         async with gateway.http(key) as http:
             waits = await job(http, "gone")
             await eventually(lambda: rows.xlen("{nobody}:lane:low"), 20, "its requests are in their queue")

@@ -25,7 +25,12 @@ async def test_whatever_is_damaged_is_made_anew(redis_url: str, seed: int) -> No
     await play(redis_url, seed)
 
 
-@pytest.mark.parametrize("name", sorted(set(Keys("q").typed(derived=True)) - {Keys("q").maintain}))
+DERIVED = sorted(set(Keys("q").typed(derived=True)) - {Keys("q").maintain})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if at % 3 else []) for at, name in enumerate(DERIVED)]
+)
 async def test_each_key_alone_is_made_anew_once_it_is_deleted(redis_url: str, name: str) -> None:
     async with open_queue(redis_url) as queue:
         await Damaged(queue, 1).play((name, "deleted"))

@@ -74,6 +74,7 @@ def test_alerts_fire_when_they_should_and_only_then(promtool: str, cases: list[P
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expr", ["vector(1) > 2", "vector(1)"], ids=["never", "always"])
 def test_an_alert_that_never_or_always_fires_is_noticed(
     promtool: str, rules_file: Path, rules: list[Rule], cases: list[Path], tmp_path: Path, expr: str
