@@ -24,7 +24,8 @@ from tests.servers import newest
 from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually_blocking
 
-CLIENTS = pytest.mark.parametrize("language", ["python", "node"])
+CLIENTS = pytest.mark.parametrize("language", ["python", pytest.param("node", marks=pytest.mark.long)])
+"""`make clients` asks a gateway by OpenAI's client for Node as well."""
 NODE = Path(__file__).parent / "node"
 START_S = 240.0
 STOP_S = 20.0

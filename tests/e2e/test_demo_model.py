@@ -12,6 +12,7 @@ from streamfleet.cli.demo import model
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.long
 def test_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     told: list[str] = []

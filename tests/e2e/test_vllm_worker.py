@@ -270,6 +270,7 @@ def test_what_an_evaluation_asks_for_is_there_by_default(stack: Stack) -> None:
         )
 
 
+@pytest.mark.long
 def test_both_clients_find_the_same(stack: Stack) -> None:
     """All was asked for above; nothing is asked again."""
     for part in ("chat", "completion"):

@@ -38,6 +38,7 @@ ROWS = (
     Row("observe", "monitoring.observe --seconds 240"),  # it ends once all data came; on a busy machine, late
     Row("pods", "tests.pods"),
     Row("clients", "tests.clients"),
-    Row("test-long", "pytest --numprocesses 2 -m long"),
+    Row("test-long", "pytest --numprocesses 2 -m 'long and not needs_vllm'"),
+    Row("test-long", "pytest -m 'long and needs_vllm'"),
     Row("upgrade", "tests.upgrade --seed {seed}"),
 )
