@@ -35,7 +35,7 @@ MEASURE = ["--prompt-tokens", "8", "--output-tokens", "16"]
 TABLES: dict[str, tuple[list[str], dict[str, int]]] = {
     "audit": ([], {"critical": 1, "low": 1}),
     "backlog": ([], {"critical": 1, WORKER: 1}),
-    "bench": (["-c", "1,2", "--requests", "2"], {r"^\s*2\s": 1}),
+    "bench": (["-c", "1,2", "--requests", "2", "--output-tokens", "8"], {r"^\s*2\s": 1}),
     "dead list": ([], {REQUEST: 1}),
     "doctor": ([], {"eviction": 1, "clock": 1}),
     "gateway keys list": ([], {TENANT: 1}),

@@ -31,8 +31,15 @@ async def test_a_reserve_is_free_and_heard_of_by_plain_xadd(fleet: Fleet) -> Non
         assert await fleet.running() == {"w1": 4}
 
 
-@pytest.mark.parametrize("urgent", ["critical", "high"])
-@pytest.mark.parametrize("running", ["normal", "low"])
+@pytest.mark.parametrize(
+    ("running", "urgent"),
+    [
+        ("normal", "high"),
+        ("low", "critical"),
+        pytest.param("normal", "critical", marks=pytest.mark.long),
+        pytest.param("low", "high", marks=pytest.mark.long),
+    ],
+)
 async def test_by_default_urgent_requests_wait_for_no_other_lane(fleet: Fleet, running: str, urgent: str) -> None:
     """By plain XADD, also once what is kept free for them is taken; what gave way ends as if it had run alone."""
     async with worker_inside(fleet.url, small_engine(10)) as inside:
