@@ -163,6 +163,12 @@ MUTANTS = (
         "pull_stage.what_is_too_large_ends_as_it_is_staged",
     ),
     Mutant(
+        "pull: endings of one staging are bounded",
+        " or ended >= most_ended then",
+        " then",
+        "expire.endings_of_one_staging_are_bounded_and_the_next_pull_goes_on",
+    ),
+    Mutant(
         "expire: endings of one call are bounded",
         "if bytes >= cfg.copied_bytes or endings >= most then",
         "if bytes >= cfg.copied_bytes then",

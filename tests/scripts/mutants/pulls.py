@@ -98,8 +98,8 @@ MUTANTS = (
     ),
     Mutant(
         "stage: bounded in bytes",
-        " or bytes >= cfg.copied_bytes then cut",
-        " then cut",
+        " or bytes >= cfg.copied_bytes or",
+        " or",
         "pull_stage.staging_is_bounded_in_bytes",
     ),
     Mutant(

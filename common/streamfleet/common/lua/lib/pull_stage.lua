@@ -120,6 +120,7 @@ end
 -- in each lane; increased here. `first`: new entries of each lane, of which up to `limits.first` were asked for. Returns how
 -- many were staged, the lane that was cut short, or nil, which lanes have more, and how many have ended.
 local function stage(limits, waiting, first)
+  local most_ended = 100   -- ending one costs as much as staging ten
   local staged, bytes, largest, fresh, ended, moved, more = 0, 0, 1, 0, 0, {}, {}
   local streams, chunk, at, cut = first, limits.first, 0, nil
   while streams do
@@ -139,7 +140,7 @@ local function stage(limits, waiting, first)
     end
     while not streams and not more[at] and at < LANE_COUNT do at = at + 1 end
     if not streams and more[at] then
-      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes then cut = at; break end
+      if staged >= limits.stage_entries or bytes >= cfg.copied_bytes or ended >= most_ended then cut = at; break end
       chunk, more[at] = math.min(chunk * 2, room), nil
       streams = read_new(chunk, {[at] = true})
     end
