@@ -30,7 +30,7 @@ NUMBER = r"(\d+\.\d+\.\d+)"
 IMAGE = rf"\bstreamfleet/[a-z-]+:{NUMBER}"
 PLACES = {
     "pyproject.toml": rf'^version = "{NUMBER}"$',
-    "README.md": rf"the code calls itself {NUMBER}\.",
+    "README.md": rf"^Release {NUMBER},",
     "Dockerfile": rf"^ARG VERSION={NUMBER}$|{IMAGE}",
     "docs/deploy.md": rf"^ +newTag: {NUMBER}$|{IMAGE}",
     "k8s/**/kustomization.yaml": rf"^ +newTag: {NUMBER}$",

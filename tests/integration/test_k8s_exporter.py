@@ -82,7 +82,7 @@ def test_image_is_the_client_whose_entry_point_takes_the_command() -> None:
     (exporter,) = exporters("base")
     container, text = pod_of(exporter)["containers"][0], DOCKERFILE.read_text(encoding="utf-8")
     target = text.partition("FROM runtime AS client")[2].partition("\nFROM ")[0]
-    assert container["image"] == "streamfleet/client:0.1.0"
+    assert container["image"] == "streamfleet/client:0.2.0"
     assert "docker build --target client" in DEPLOY
     assert ('ENTRYPOINT ["streamfleet"]' in target, container["args"]) == (True, ["exporter"])
 

@@ -142,7 +142,7 @@ def test_settings_probes_and_image_fit_the_gateway() -> None:
         "livenessProbe": ("/livez", "health"),
     }
     text = DOCKERFILE.read_text(encoding="utf-8").partition("FROM runtime AS gateway")[2].partition("\nFROM ")[0]
-    assert (container["image"], 'ENTRYPOINT ["streamfleet", "gateway"]' in text) == ("streamfleet/gateway:0.1.0", True)
+    assert (container["image"], 'ENTRYPOINT ["streamfleet", "gateway"]' in text) == ("streamfleet/gateway:0.2.0", True)
     assert "args" not in container
     assert "command" not in container
     assert gateway["spec"]["replicas"] == 2

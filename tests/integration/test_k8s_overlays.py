@@ -192,7 +192,7 @@ def test_spoilt_workers_are_found(name: str, spoil: Callable[[Manifest], object]
 
 def test_dev_cpu_needs_no_gpu_and_takes_the_image_of_the_cpu_target() -> None:
     container = worker_of(manifests_of("dev-cpu"))
-    assert container["image"] == "streamfleet/worker-cpu:0.1.0"
+    assert container["image"] == "streamfleet/worker-cpu:0.2.0"
     assert not [name for part in container["resources"].values() for name in part if "gpu" in name]
     assert "SmolLM2-135M" in settings_of("dev-cpu")["STREAMFLEET_MODEL"]
 
