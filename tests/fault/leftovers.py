@@ -12,8 +12,8 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import LANES
 
 SIZE_OF = {"stream": "XLEN", "zset": "ZCARD", "hash": "HLEN", "list": "LLEN", "string": "EXISTS"}
-TENANTS, SESSIONS = 5, 20
-"""Most names in one run, with '' and `other`; beginnings of prompts included."""
+TENANTS, SESSIONS = 5, 28
+"""Most names in one run: tenants, '' and `other` too; 7 sessions of each of three tenants, and a gateway's callers."""
 AT_ONCE = 500
 _limits = QueueLimits()
 
