@@ -153,6 +153,21 @@ def test_a_secret_in_a_file_is_the_file_without_its_last_line_break(
     assert unknown_variables() == {}
 
 
+def test_a_secret_from_a_file_is_what_the_file_says_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "key"
+    file.write_text("one\n")
+    monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
+    key = load(EngineSettings, engine="simulated").model_copy().vllm_api_key
+    file.write_text("two\n")
+    assert key.get_secret_value() == "two"
+    file.write_text("")  # for a moment, while it is written
+    assert key.get_secret_value() == "two"
+    file.write_bytes(b"\xff")
+    assert key.get_secret_value() == "two"
+    file.unlink()
+    assert key.get_secret_value() == "two"
+
+
 def test_a_command_takes_its_url_from_a_file(guarded: Guarded, url: str, tmp_path: Path) -> None:
     """As Kubernetes mounts secrets. In /proc, and so in `ps`, is nothing of it."""
     file = tmp_path / "redis-url"

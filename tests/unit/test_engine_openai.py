@@ -45,7 +45,7 @@ async def started(answer: Answer, upstream: Upstream | None = None) -> AsyncIter
 
     engine = OpenAIEngine(
         upstream or Upstream("http://user:password@example.test:8000/v1/"),
-        KEY,
+        lambda: KEY,
         transport=httpx.MockTransport(handle),
         clock=Time(),
     )
@@ -362,6 +362,23 @@ async def test_a_server_that_comes_back_is_not_given_up() -> None:
     await engine.stop()
 
 
+async def test_each_request_has_the_key_of_its_moment() -> None:
+    keys = iter(["one", "two", "three"])
+    seen: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["Authorization"])
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    upstream = Upstream("http://user:password@example.test")
+    engine = OpenAIEngine(upstream, lambda: next(keys), transport=httpx.MockTransport(handle))
+    await engine.start()
+    for _ in range(2):
+        await engine.run(chat())
+    await engine.stop()
+    assert seen == ["Bearer one", "Bearer two", "Bearer three"]
+
+
 @pytest.mark.parametrize(
     ("response", "error", "words"),
     [
@@ -375,7 +392,8 @@ async def test_a_server_that_comes_back_is_not_given_up() -> None:
 async def test_a_server_that_is_not_ready_is_said(
     response: httpx.Response, error: type[EngineError], words: str
 ) -> None:
-    engine = OpenAIEngine(Upstream("http://example.test"), KEY, transport=httpx.MockTransport(lambda _: response))
+    transport = httpx.MockTransport(lambda _: response)
+    engine = OpenAIEngine(Upstream("http://example.test"), lambda: KEY, transport=transport)
     with pytest.raises(error, match=words) as caught:
         await engine.start()
     assert KEY not in str(caught.value)

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, Field, ImportString, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import NoDecode
 
@@ -63,8 +63,22 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
             "redis+cluster://host:6379,host:6379."
         ),
     )
+    redis_credentials: ImportString[Any] | None = Field(
+        None,
+        description=(
+            "module:object of a redis-py CredentialProvider. Each new connection asks it for user and password, if "
+            "REDIS_URL has no password."
+        ),
+    )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
+
+    @field_validator("redis_credentials")
+    @classmethod
+    def _usable_provider(cls, value: Any) -> Any:
+        if value is not None and (isinstance(value, type) or not callable(getattr(value, "get_credentials", None))):
+            raise ValueError("must name a CredentialProvider as module:object, no class of them")
+        return value
 
     @field_validator("queue")
     @classmethod

@@ -185,6 +185,8 @@ class Worker:
         reason = "the event loop does not answer" if not live else self._state
         if self._state == "unfit":
             reason = f"every request fails: {self._dispatcher.last_fault}"
+        elif live and (refusal := self._broker.connection.refusal):
+            return Health(live, False, refusal)
         return Health(live, self._state == "ready", reason)
 
     async def run(self) -> int:
@@ -364,7 +366,7 @@ class Worker:
             return EXIT_ENGINE_FAILED
         for name, task in loops.items():
             if task.done() and isinstance(task.exception(), SettingsError):
-                # A password or a permission is gone, or the protocol is another: no restart brings it back.
+                # A permission is gone, the protocol is another, or a password that no file or provider can renew.
                 log.critical("redis_refuses", loop=name, reason=str(task.exception()))
                 return EXIT_REFUSED
             if task.done():

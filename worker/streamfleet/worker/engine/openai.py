@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
@@ -89,7 +89,7 @@ class OpenAIEngine:
 
     Args:
         upstream: the server.
-        api_key: sent as a bearer token; None for none.
+        api_key: asked before each request; sent as a bearer token. None for none.
         transport: replaces the network, for tests.
         clock: source of time.
     """
@@ -100,7 +100,7 @@ class OpenAIEngine:
     def __init__(
         self,
         upstream: Upstream,
-        api_key: str | None = None,
+        api_key: Callable[[], str] | None = None,
         *,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Clock | None = None,
@@ -109,7 +109,8 @@ class OpenAIEngine:
         self._upstream = upstream
         url = _root(upstream.base_url)
         # Kept out of the address, which httpx logs with every request.
-        basic = httpx.BasicAuth(url.username, url.password) if url.userinfo and not api_key else None
+        basic = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
+        auth = basic if api_key is None else _bearer(api_key)
         self._shown = str(url.copy_with(userinfo=b"")).rstrip("/")
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
@@ -124,9 +125,9 @@ class OpenAIEngine:
             made = httpx.AsyncClient(
                 verify=trusted,
                 base_url=self._shown,
-                auth=basic,
+                auth=auth,
                 # A few encoded bytes could decode to gigabytes.
-                headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+                headers={"Accept-Encoding": "identity"},
                 timeout=httpx.Timeout(upstream.timeout_s, connect=upstream.connect_timeout_s, pool=None),
                 limits=httpx.Limits(max_connections=1),
                 transport=transport,
@@ -374,6 +375,16 @@ class OpenAIEngine:
             return max(0, round(parsedate_to_datetime(value).timestamp() * 1000) - self._clock.now_ms())
         except (ValueError, OverflowError):
             return None
+
+
+def _bearer(api_key: Callable[[], str]) -> Callable[[httpx.Request], httpx.Request]:
+    """Adds the key of this moment to a request: its file may have changed."""
+
+    def add(request: httpx.Request) -> httpx.Request:
+        request.headers["Authorization"] = f"Bearer {api_key()}"
+        return request
+
+    return add
 
 
 def _is_event_stream(headers: Mapping[str, str]) -> bool:
