@@ -246,7 +246,7 @@ FIELDS = {"endpoint": f"/v1/{BODY}", "deadline": BODY, "ttl": BODY, "stream": BO
 async def test_bodies_are_never_logged_or_shown(guarded: Guarded, tmp_path: Path) -> None:
     """Not even at the debug level; nor what an engine repeats of them; on the pages, no ids either."""
     echo = {"error": {"message": f"you said {BODY}", "type": BODY, "code": BODY}}
-    answers = {"repeated": Reply(400, echo), "broken": Reply(503, echo)}
+    answers = {"repeated": Reply(400, echo), "broken": Reply(500, echo)}
     engine = HttpEngine(lambda name, _: answers.get("broken" if name.startswith("probe-") else name, Reply()))
     fleet = Fleet(guarded.server.url, tmp_path)
     async with engine.serving():
@@ -263,7 +263,7 @@ async def test_bodies_are_never_logged_or_shown(guarded: Guarded, tmp_path: Path
             await fleet.results(ids)
             await fleet.add("broken", body=bodies()["broken"])  # the last: it makes the worker unfit
             assert BODY in (await fleet.result("broken")).error["message"]  # type: ignore[index]
-            await eventually(lambda: "503" in worker.get("/readyz").text, 5, "it is unready, and says why")
+            await eventually(lambda: "500" in worker.get("/readyz").text, 5, "it is unready, and says why")
             pages = [worker.get(path).text for path in ("/livez", "/readyz", "/metrics")]
             worker.send(signal.SIGTERM)
             await worker.ended(20)

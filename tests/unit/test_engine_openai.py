@@ -11,8 +11,15 @@ import httpx
 import pytest
 
 from streamfleet.common.protocol import CHAT, Lane
-from streamfleet.worker.engine.base import EngineAborted, EngineError, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import (
+    EngineAborted,
+    EngineError,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from streamfleet.worker.engine.server_limit import FIRST_PAUSE_S
 from tests.waiting import eventually
 
 KEY = "sk-very-secret"
@@ -113,7 +120,7 @@ async def test_the_request_goes_on_as_it_is() -> None:
     assert seen[0].headers["Authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 502, 503, 504, 529])
+@pytest.mark.parametrize("status", [401, 403, 408, 500, 502, 503, 504, 529])
 async def test_what_may_pass_is_to_be_tried_again(status: int) -> None:
     said = {"error": {"message": "come back later"}}
     async with started(lambda _: httpx.Response(status, json=said)) as engine:
@@ -125,19 +132,22 @@ async def test_what_may_pass_is_to_be_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected_ms"),
+    ("headers", "expected_ms"),
     [
-        ("7", 7000),
-        ("Tue, 14 Nov 2023 22:13:25 GMT", 5000),
-        ("Tue, 14 Nov 2000 22:13:25 GMT", 0),
-        ("soon", None),
-        ("-1", None),
-        ("²", None),
+        ({"Retry-After": "7"}, 7_000),
+        ({"Retry-After": "7", "Retry-After-Ms": "250"}, 250),
+        ({"Retry-After": "7", "Retry-After-Ms": "soon"}, 7_000),
+        ({"Retry-After": "Tue, 14 Nov 2023 22:13:25 GMT"}, 5_000),
+        ({"Retry-After": "Tue, 14 Nov 2000 22:13:25 GMT"}, 0),
+        ({"Retry-After": "999999999"}, 30_000),
+        ({"Retry-After": "soon"}, 0),
+        ({"Retry-After": "-1"}, 0),
+        ({"Retry-After": "²"}, 0),
     ],
 )
-async def test_retry_after_is_heard(value: str, expected_ms: int | None) -> None:
-    headers = [(b"Retry-After", value.encode())]
-    async with started(lambda _: httpx.Response(503, headers=headers)) as engine:
+async def test_retry_after_is_heard(headers: dict[str, str], expected_ms: int) -> None:
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    async with started(lambda _: httpx.Response(429, headers=given)) as engine:
         with pytest.raises(EngineUnavailable) as caught:
             await engine.run(chat())
     assert caught.value.retry_after_ms == expected_ms
@@ -149,16 +159,62 @@ async def test_retry_after_is_heard(value: str, expected_ms: int | None) -> None
         (429, {}, True),
         (429, {"Retry-After": "7"}, True),
         (503, {"Retry-After": "7"}, True),
+        (529, {}, True),
+        (530, {}, False),
         (503, {}, False),
         (500, {"Retry-After": "7"}, False),
         (502, {}, False),
     ],
 )
 async def test_a_server_that_takes_no_more_for_now_is_busy(status: int, headers: dict[str, str], busy: bool) -> None:
-    async with started(lambda _: httpx.Response(status, headers=headers)) as engine:
-        with pytest.raises(EngineUnavailable) as caught:
+    said = {"error": {"message": "come back later"}}
+    upstream = Upstream("http://example.test", 10, busy_statuses=frozenset({529}))
+    async with started(lambda _: httpx.Response(status, headers=headers, json=said), upstream) as engine:
+        with pytest.raises(EngineUnavailable, match=f"answers {status}$") as caught:
             await engine.run(chat())
-    assert caught.value.busy is busy
+        assert (caught.value.busy, caught.value.said) == (busy, "come back later")
+        assert (engine.capacity().slots, engine.limited) == ((7, True) if busy else (10, False))
+        if busy:
+            assert (caught.value.counted, engine.allowance) == (False, None)
+
+
+async def test_a_server_that_refuses_the_only_request_is_left_alone_for_a_while() -> None:
+    upstream = Upstream("http://example.test", 1)
+    async with started(lambda _: httpx.Response(429), upstream) as engine:
+        with pytest.raises(EngineUnavailable):
+            await engine.run(chat())
+        assert engine.allowance == 0
+        await engine._clock.sleep(FIRST_PAUSE_S)
+        assert engine.allowance is None
+
+
+async def test_no_more_is_sent_than_a_busy_server_takes_and_nothing_that_runs_is_aborted() -> None:
+    inside: list[asyncio.Future[httpx.Response]] = []
+    refused: list[httpx.Request] = []
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        if len(inside) >= 4:
+            refused.append(request)
+            await eventually(lambda: len(refused) == 2, what="both are inside")
+            return httpx.Response(429)
+        inside.append(asyncio.get_running_loop().create_future())
+        return await inside[-1]
+
+    transport = httpx.MockTransport(handle)
+    engine = OpenAIEngine(Upstream("http://example.test", 6), transport=transport, clock=Time())
+    await engine.start()
+    runs = [asyncio.create_task(engine.run(chat())) for _ in range(9)]
+    await eventually(lambda: sum(run.done() for run in runs) == 2, what="two of the first six are refused")
+    assert engine.capacity().slots == 4
+    for answered in range(1, 8):
+        await eventually(lambda: inside, what="one is inside")
+        inside.pop().set_result(httpx.Response(200, json={}))
+        await eventually(lambda done=answered + 2: sum(run.done() for run in runs) == done)  # type: ignore[misc]
+    outcomes = await asyncio.gather(*runs, return_exceptions=True)
+    assert sum(isinstance(outcome, EngineReply) for outcome in outcomes) == 7
+    await engine.stop()
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])

@@ -31,6 +31,7 @@ class Runs:
     """Stands for the executor: each request ends as told, or as its stop reason says; so does each probe."""
 
     slots = 64
+    allowance: int | None = None
 
     def __init__(self) -> None:
         self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
@@ -369,3 +370,36 @@ async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
         await made.end(one, broken)
         await made.end(other, broken)
         assert [type(outcome) for outcome in made.room.outcomes] == [Finished, Postponed]
+
+
+async def test_busy_answers_never_make_a_worker_unfit() -> None:
+    async with rig(unready_failures=1) as made:
+        for number in range(50):
+            request = in_flight_request(number, body={"seed": number}, tenant=str(number).encode())
+            await made.start(request)
+            await made.end(request, HandedBack(in_turn=True))
+        made.dispatcher.heed_breaker()
+        assert (made.dispatcher.fit, made.room.most, made.runs.probes) == (True, None, [])
+
+
+async def test_what_is_held_back_leaves_its_room_at_once_and_goes_back_later() -> None:
+    async with rig() as made:
+        request = in_flight_request(1)
+        await made.start(request)
+        began = asyncio.get_running_loop().time()
+        await made.end(request, HandedBack(in_turn=True, after_ms=100))
+        assert (made.in_flight.load().requests, len(made.in_flight), made.room.back) == (0, 1, [])
+        await eventually(lambda: made.room.back == [request])
+        assert asyncio.get_running_loop().time() - began >= 0.1
+
+
+async def test_nothing_is_held_back_beyond_its_deadline_or_by_a_worker_that_ends() -> None:
+    async with rig() as made:
+        late, last = in_flight_request(1), in_flight_request(2)
+        await made.start(late, last)
+        late.late_at = HandClock().monotonic() + 0.05
+        await made.end(late, HandedBack(in_turn=True, after_ms=60_000))
+        await eventually(lambda: made.room.back == [late], what="its deadline ends it")
+        made.dispatcher.close()
+        await made.end(last, HandedBack(in_turn=True, after_ms=60_000))
+        assert made.room.back == [late, last]

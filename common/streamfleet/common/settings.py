@@ -146,7 +146,16 @@ class EngineSettings(Group):
         description="Base URL of the server behind the openai engine.",
     )
     vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
-    remote_slots: int = Field(64, ge=1, description="Requests at once at the server behind the openai engine.")
+    remote_slots: int = Field(
+        64, ge=1, description="Most requests at once at the server behind the openai engine; fewer while it is busy."
+    )
+    remote_busy: Annotated[tuple[int, ...], NoDecode] = Field(
+        (),
+        description=(
+            "HTTP statuses by which that server says that it takes no more for now, such as 529; 429 and a 503 with "
+            "Retry-After always do."
+        ),
+    )
     remote_kv_tokens: int = Field(
         0,
         ge=0,
@@ -171,6 +180,11 @@ class EngineSettings(Group):
     @classmethod
     def _split_args(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("remote_busy", mode="before")
+    @classmethod
+    def _split_statuses(cls, value: Any) -> Any:
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _vllm_needs_a_model(self) -> Self:

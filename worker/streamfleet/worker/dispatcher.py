@@ -168,7 +168,8 @@ class Dispatcher:
     @property
     def _unlimited(self) -> bool:
         """True for a fit worker without suspects: nothing limits it, and nobody has to be told."""
-        return self._was_fit and self._breaker.fit and self._isolation.limit is None
+        fit = self._was_fit and self._breaker.fit and self._executor.allowance is None
+        return fit and self._isolation.limit is None
 
     def _fits(self, request: InFlightRequest, company: int | None) -> bool:
         """True if the request may run beside the running ones.
@@ -189,7 +190,7 @@ class Dispatcher:
         """Most requests to hold now; None for no limit."""
         if self.engine_died.done():
             return 0
-        return least(self._breaker.allowance, self._isolation.limit)
+        return least(self._breaker.allowance, self._isolation.limit, self._executor.allowance)
 
     def _limit_pulls(self) -> None:
         if not self._closed:
@@ -223,7 +224,13 @@ class Dispatcher:
             self._shared.running -= 1
         was_suspect = self._isolation.ended(request)
         self._in_flight.done(request)
-        self._completer.put(request, outcome)
+        if isinstance(outcome, HandedBack) and outcome.after_ms and not self._closed:
+            # Its lease is kept meanwhile; where this worker ends, the lease goes back with all others.
+            left_s = request.late_at - self._clock.monotonic()
+            wait_s = max(0.0, min(outcome.after_ms / 1000, left_s))
+            asyncio.get_running_loop().call_later(wait_s, self._completer.put, request, outcome)
+        else:
+            self._completer.put(request, outcome)
         if was_suspect or self._breaker.in_question or not self._unlimited:
             self.heed_breaker()
 

@@ -98,6 +98,11 @@ class Executor:
         """Most requests that may run together; at least 1."""
         return self._admission.slots
 
+    @property
+    def allowance(self) -> int | None:
+        """Most requests to hold now, by the engine itself; None for no limit."""
+        return getattr(self._engine, "allowance", None)
+
     async def execute(self, request: InFlightRequest) -> Outcome:
         """Run a request to its outcome. Raises nothing but CancelledError."""
         bind_log_context(request.lease)
@@ -227,16 +232,16 @@ def _outcome_of(answer: EngineReply | EngineError | None, asked: EngineRequest) 
     match answer:
         case EngineReply():
             return judge(answer, asked)
+        case EngineUnavailable(counted=False):
+            return HandedBack(in_turn=True, after_ms=answer.retry_after_ms or 0)
         case EngineUnavailable():
             return Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
         case EngineAborted():
             return Postponed(f"the engine aborted the request: {answer}")
         case EngineDied():
             return Postponed(f"the engine died while it ran the request: {answer}", engine_died=True)
-        case EngineError():
-            return Postponed(str(answer))
-        case None:  # cancelled, and not by this worker
-            return Postponed("the engine dropped the request")
+        case EngineError() | None:  # None: cancelled, and not by this worker
+            return Postponed(str(answer or "the engine dropped the request"))
 
 
 def _ended_early(reason: StopReason, asked: EngineRequest) -> Outcome:

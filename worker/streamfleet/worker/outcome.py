@@ -82,12 +82,13 @@ class HandedBack:
     """This worker does not finish it: back to the queue at once, this attempt not counted.
 
     ``in_turn``: it could not start here, so its lane gets its turn back. ``gave_way``: it was interrupted for an urgent
-    request. ``partial``: output from which another run can go on. ``lost_tokens``: output tokens that have to be
-    generated again, as the engine counted them.
+    request. ``after_ms``: time for which it is held back. ``partial``: output from which another run can go on.
+    ``lost_tokens``: output tokens that have to be generated again, as the engine counted them.
     """
 
     in_turn: bool = False
     gave_way: bool = False
+    after_ms: int = 0
     partial: Partial | None = None
     lost_tokens: int = 0
 

@@ -157,7 +157,7 @@ class EngineUnavailable(EngineError):
 
     ``retry_after_ms``: the server's Retry-After, if any. ``hangs``: the server answers nothing at all, to anybody.
     ``said``: the server's own words, which may repeat the request: for its owner only, never for a log.
-    ``busy``: it works, but takes no more for now.
+    ``busy``: it works, but takes no more for now. ``counted``: see `EngineError`.
     """
 
     def __init__(
@@ -168,9 +168,11 @@ class EngineUnavailable(EngineError):
         hangs: bool = False,
         said: str = "",
         busy: bool = False,
+        counted: bool = True,
     ) -> None:
         super().__init__(message)
         self.busy = busy
+        self.counted = counted
         self.said = said
         self.retry_after_ms = retry_after_ms
         self.hangs = hangs
@@ -188,6 +190,8 @@ class Engine(Protocol):
     from. That run answers as if nothing had happened, and counts tokens so; if it streams, its chunks begin with the
     kept text. ``failed`` returns the reason as soon as the engine is dead or hung, and does not return while it works.
     ``stop`` leaves no process behind. One that knows which part of its KV cache is in use has it as ``kv_use``, 0 to 1.
+    One whose server takes fewer requests than the settings allow has ``limited`` true, and as ``allowance`` the most
+    requests to hold now, None for no limit.
     """
 
     kind: str  # "vllm", "openai" or "simulated"; after start, with the way by which requests reach it if it has two

@@ -2,7 +2,7 @@
 
 Each request goes out as one HTTP call, with its body unchanged except for a missing model and the fields for streaming;
 the answer comes back as an `EngineReply`. Faults of the server or the network become EngineUnavailable, so that it is
-tried again.
+tried again. `ServerLimit` follows what a busy server takes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import httpx
 
+from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.worker.engine.base import (
@@ -34,6 +35,7 @@ from streamfleet.worker.engine.replies import (
     refuse_endpoint,
     was_aborted,
 )
+from streamfleet.worker.engine.server_limit import ServerLimit
 from streamfleet.worker.engine.sse_parser import EVENT_STREAM, SseParser, streamed_body
 from streamfleet.worker.engine.watchdog import Watchdog
 
@@ -44,8 +46,10 @@ _PROBE_ANSWERS_S = 10.0
 # Faults that another attempt may not meet, with every 5xx but two. A 500 may be the request's own fault, but as often a
 # server restarts: attempts are counted, so the former ends as dead instead of failed, and the latter is not lost. 401
 # and 403 concern this worker's key, not the request; 408 is the server's time-out while it reads the request.
-_PASSING = frozenset({401, 403, 408, 425, 429})
+_PASSING = frozenset({401, 403, 408, 425})
 _PERMANENT_5XX = frozenset({501, 505})
+_BUSY = 429
+LONGEST_RETRY_AFTER_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class Upstream:
     Attributes:
         base_url: with or without the trailing ``/v1``. A user name and password in it are sent as basic authentication,
             unless there is an API key.
-        max_concurrency: requests sent to it at once; a server does not tell its own capacity.
+        max_concurrency: most requests sent to it at once; a server does not tell its own capacity.
+        busy_statuses: statuses by which it says that it takes no more for now, beside 429 and a 503 with Retry-After.
         timeout_s: longest wait for one whole answer, even if parts of it arrive.
         connect_timeout_s: longest wait for a connection.
         watchdog_s: seconds without any answer, with requests inside, after which the server is asked for its models; if
@@ -71,15 +76,17 @@ class Upstream:
     watchdog_s: float = 60.0
     dead_after_s: float | None = None
     kv_tokens: int | None = None
+    busy_statuses: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A whole answer, its body decoded."""
+    """A whole answer, its body decoded; `sent` is what the limit knows of its request."""
 
     status_code: int
     headers: Mapping[str, str]
     content: bytes
+    sent: int = 0
 
 
 class OpenAIEngine:
@@ -115,6 +122,7 @@ class OpenAIEngine:
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
         self._unreachable_since_s: float | None = None
+        self._limit = ServerLimit(upstream.max_concurrency)
         self._watchdog = Watchdog(upstream.watchdog_s, self._clock.monotonic)
         self._inside: set[asyncio.Timeout] = set()
         self._hung: set[asyncio.Timeout] = set()
@@ -142,8 +150,8 @@ class OpenAIEngine:
         # used last is taken first, so that connections stay warm.
         self._clients = {client() for _ in range(upstream.max_concurrency)}
         self._free = asyncio.LifoQueue[httpx.AsyncClient]()
-        for each in self._clients:
-            self._free.put_nowait(each)
+        self._parked = list(self._clients)  # beyond the limit
+        self._follow_limit()
         self._prober = client()  # a probe must not wait for a free connection
         self._clients.add(self._prober)
 
@@ -157,7 +165,10 @@ class OpenAIEngine:
             EngineUnavailable: it cannot be reached, is not ready, or does not answer as an OpenAI server.
             EngineError: it refuses our key.
         """
-        response = await self._send("GET", "/v1/models")
+        try:
+            response = await self._send("GET", "/v1/models")
+        finally:
+            self._follow_limit()
         if response.status_code in {401, 403}:
             raise EngineError(f"{self._shown} answers {response.status_code}: check the engine's API key")
         models = _models(response)
@@ -171,8 +182,7 @@ class OpenAIEngine:
         """Answer one request. If the task is cancelled, the connection closes, and servers then drop the request.
 
         Raises:
-            EngineUnavailable: unreachable, too slow, busy (429, 503), failing (500, 502, 504), or it refuses
-                our key.
+            EngineUnavailable: unreachable, too slow, busy, failing, or it refuses our key.
             EngineAborted: the server dropped the request by itself.
         """
         refusal = refuse_endpoint(request.endpoint)
@@ -198,6 +208,7 @@ class OpenAIEngine:
             )
             self._watchdog.stepped()
             reply = self._judge(request, response)
+            self._limit.answered(response.sent, self._clock.monotonic())
         except (asyncio.CancelledError, EngineError) as error:
             if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
                 request.used(0, 0)
@@ -207,13 +218,24 @@ class OpenAIEngine:
             raise
         finally:
             self._watchdog.left()
+            self._follow_limit()
         if parser is not None and parser.first_at is not None:
             reply.first_token_ms = (parser.first_at - began_at) * 1000
         return reply
 
     def capacity(self) -> Capacity:
-        """Capacity by the settings: a server does not tell how much it holds."""
-        return Capacity(self._upstream.max_concurrency, self._upstream.kv_tokens, self._max_model_len)
+        """Capacity by the settings, and by what a busy server takes: it does not tell how much it holds."""
+        return Capacity(self._limit.value, self._upstream.kv_tokens, self._max_model_len)
+
+    @property
+    def limited(self) -> bool:
+        """True if the server takes fewer requests than the settings allow."""
+        return self._limit.limited
+
+    @property
+    def allowance(self) -> int | None:
+        """Most requests to hold now; None for no limit."""
+        return 0 if self._clock.monotonic() < self._limit.pause_until else None
 
     async def failed(self) -> str:
         """Return the reason once the server has been unreachable for ``dead_after_s``; never if that is None.
@@ -240,6 +262,14 @@ class OpenAIEngine:
         if body.get("model") is not None or not self.models:
             return body
         return {**body, "model": self.models[0]}
+
+    def _follow_limit(self) -> None:
+        """Keep as many connections free as the limit leaves."""
+        room = self._limit.value - self._limit.running
+        while self._parked and self._free.qsize() < room:
+            self._free.put_nowait(self._parked.pop())
+        while not self._free.empty() and self._free.qsize() > room:
+            self._parked.append(self._free.get_nowait())
 
     def _unreachable_s(self) -> float | None:
         since_s = self._unreachable_since_s
@@ -280,13 +310,15 @@ class OpenAIEngine:
                 client = await self._free.get()
                 if asked is not None:
                     asked.usage = None  # nobody counts from here on
+                sent = self._limit.sent()
                 try:
                     response = await self._read(client, method, path, content, headers, parser)
                 except BaseException:
                     client = self._replaced(client)
                     raise
                 finally:
-                    self._free.put_nowait(client)
+                    self._limit.ended()
+                    self._parked.append(client)  # for the next one once the answer is judged
         except (httpx.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx.ConnectTimeout):
                 self._lost()
@@ -302,7 +334,7 @@ class OpenAIEngine:
             self._inside.discard(scope)
             self._hung.discard(scope)
         self._unreachable_since_s = None
-        return response
+        return replace(response, sent=sent)
 
     def _replaced(self, client: httpx.AsyncClient) -> httpx.AsyncClient:
         """Replace a client whose call was cut off. Returns the new one.
@@ -352,11 +384,14 @@ class OpenAIEngine:
 
     def _judge(self, request: EngineRequest, response: _Answer) -> EngineReply:
         status, body = response.status_code, response.content
+        text, after_ms = f"{self._shown} answers {status}", self._retry_after_ms(response)
+        if status in self._upstream.busy_statuses or status == _BUSY or (status == 503 and after_ms is not None):
+            wait_ms = min(after_ms or 0, LONGEST_RETRY_AFTER_MS)
+            self._limit.busy(response.sent, self._clock.monotonic(), wait_ms / 1000)
+            metrics.SERVER_BUSY.inc()
+            raise EngineUnavailable(text, wait_ms, said=_message(body), busy=True, counted=False)
         if status in _PASSING or (status >= 500 and status not in _PERMANENT_5XX):
-            text, said = f"{self._shown} answers {status}", _message(body)
-            after_ms = self._retry_after_ms(response)
-            busy = status == 429 or (status == 503 and after_ms is not None)
-            raise EngineUnavailable(text, after_ms, said=said, busy=busy)
+            raise EngineUnavailable(text, after_ms, said=_message(body))
         if 300 <= status < 400:
             raise EngineUnavailable(f"{self._shown} answers {status}: set the URL to the address it redirects to")
         if status >= 400:
@@ -368,6 +403,9 @@ class OpenAIEngine:
         return EngineReply(status, body)
 
     def _retry_after_ms(self, response: _Answer) -> int | None:
+        value = response.headers.get("Retry-After-Ms", "").strip()  # of OpenAI, and more exact
+        if value.isascii() and value.isdigit():
+            return int(value[:12])
         value = response.headers.get("Retry-After", "").strip()
         if value.isascii() and value.isdigit():
             return int(value[:9]) * 1000
