@@ -18,6 +18,7 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.broker.housekeeping import ExpiryScan
+from streamfleet.common.broker.types import Claim
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
 from streamfleet.common.connection.login import Login
@@ -160,7 +161,11 @@ def _as_at_the_start() -> None:
 
 def _company_from_64() -> None:
     company = PoisonIsolation.company
-    PoisonIsolation.company = lambda isolation, claim, _, most: company(isolation, claim, sys.maxsize, most)  # type: ignore[method-assign,assignment]
+
+    def from_64(isolation: PoisonIsolation, claim: Claim, _: int, most: int, *, suspect: bool = False) -> int | None:
+        return company(isolation, claim, sys.maxsize, most, suspect=suspect)
+
+    PoisonIsolation.company = from_64  # type: ignore[method-assign,assignment]
 
 
 def _patient_waits() -> None:

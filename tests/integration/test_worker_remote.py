@@ -1,9 +1,10 @@
-"""Workers in front of a server that is busy: nothing is lost to it, and nothing is aborted."""
+"""Workers in front of a server that is busy, or away: nothing is lost to it, and nothing is aborted."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from streamfleet.common.results import Result
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
-from tests.integration.http_engine import HttpEngine, Reply
+from tests.integration.http_engine import KILLS, HttpEngine, Reply
 from tests.integration.worker_in_process import Inside, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
@@ -103,6 +104,19 @@ async def test_a_drain_aborts_nothing_that_runs_beyond_a_lower_limit(fleet: Flee
         assert server.hung_up == []
 
 
+async def test_a_worker_without_quota_is_unready_and_says_why(fleet: Fleet) -> None:
+    no_quota = Reply(429, {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}})
+    server = HttpEngine(lambda _id, _n: no_quota)
+    async with server.serving(), workers(fleet, [server.url]) as (inside,):
+        ids = await add(fleet, 20)
+        await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
+        described = inside.worker.describe()
+        assert (described["state"], "insufficient_quota" in described["unready"]) == ("unfit", True)
+        assert server.asked.total() <= 20
+        await fleet.runs({})
+        assert await fleet.broker.results(ids) == [None] * 20
+
+
 async def test_a_worker_follows_its_server_down_and_up(fleet: Fleet) -> None:
     server = HttpEngine(lambda _id, _n: HALF_S)
     server.limit = 48
@@ -125,3 +139,64 @@ async def test_a_worker_follows_its_server_down_and_up(fleet: Fleet) -> None:
         results = await fleet.results(ids, 60)
     assert all(result.ok and result.attempt == 1 for result in results)
     assert server.hung_up == []
+
+
+@pytest.mark.parametrize("how", ["refused", "503"])
+async def test_a_server_that_is_away_for_a_while_costs_no_attempt(fleet: Fleet, how: str) -> None:
+    server = HttpEngine(lambda _id, _n: HALF_S)
+    async with contextlib.AsyncExitStack() as serving:
+        await serving.enter_async_context(server.serving())
+        async with workers(fleet, [server.url]) as (inside,):
+            assert (await fleet.result(await fleet.add())).ok
+            if how == "refused":
+                await serving.aclose()
+            else:
+                server.down = Reply(503, {"error": {"message": "loading"}})
+            ids = await add(fleet, 40)
+            short = await fleet.add(ttl=3_000)
+            await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
+            assert "unready" in inside.worker.describe()
+            asked = server.asked.total()
+            assert (await fleet.result(short)).status == "expired"
+            assert inside.worker.describe()["state"] == "unfit"
+            await fleet.runs({})
+            assert server.asked.total() == asked
+            server.down, server.answer = None, lambda _id, _n: Reply(after_s=0.1)
+            async with server.serving(server.port) if how == "refused" else contextlib.nullcontext():
+                back = time.monotonic()
+
+                async def first() -> bool:
+                    return any(await fleet.broker.results(ids))
+
+                await eventually(first, 10, "the first answer")
+                first_s = time.monotonic() - back
+                results = await fleet.results(ids)
+            print(f"away by {how}: first answer {first_s:.2f} s after its return")
+            assert first_s < 2
+            assert all(result.ok and result.attempt == 1 for result in results)
+            assert inside.worker.health().ready
+            await fleet.settled()
+
+
+async def test_where_one_of_two_servers_is_away_the_other_takes_all(fleet: Fleet) -> None:
+    here, away = HttpEngine(lambda _id, _n: Reply(after_s=0.1)), HttpEngine(lambda _id, _n: Reply(after_s=0.1))
+    async with here.serving(), contextlib.AsyncExitStack() as serving:
+        await serving.enter_async_context(away.serving())
+        async with workers(fleet, [here.url, away.url]) as (_, gone):
+            await serving.aclose()
+            results = await fleet.results(await add(fleet, 300))
+            assert Counter(result.worker for result in results) == {"w0": 300}
+            assert all(result.ok and result.attempt == 1 for result in results)
+            assert not gone.worker.health().ready
+
+
+async def test_a_body_that_kills_the_server_is_dead_and_its_neighbours_are_answered(fleet: Fleet) -> None:
+    server = HttpEngine(lambda request_id, _n: KILLS if request_id == "bad" else HALF_S)
+    async with server.serving(), workers(fleet, [server.url], max_deliveries=3):
+        ids = await add(fleet, 10)
+        await fleet.add("bad")
+        ids += await add(fleet, 10)
+        bad, results = await fleet.result("bad", 30), await fleet.results(ids)
+    assert (bad.status, bad.attempt, server.asked["bad"]) == ("dead", 3, 4)
+    assert all(result.ok for result in results)
+    await fleet.settled()

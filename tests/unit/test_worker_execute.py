@@ -249,6 +249,7 @@ TEXT, TALK, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
         (answering({TEXT: 400, TALK: 422}, (TALK, TEXT)), None, [TEXT, TALK]),
         (raising(EngineUnavailable("away")), False, [TEXT]),
         (raising(EngineUnavailable("full", busy=True)), None, [TEXT]),
+        (raising(EngineUnavailable("away", counted=False)), None, [TEXT]),
         (raising(EngineAborted("dropped")), False, [TEXT]),
         (raising(EngineDied("gone")), False, [TEXT]),
         (raising(ValueError("a bug")), False, [TEXT]),

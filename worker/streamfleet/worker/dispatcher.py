@@ -74,13 +74,13 @@ class Dispatcher:
 
     @property
     def fit(self) -> bool:
-        """True if the engine is believed to work."""
-        return self._breaker.fit
+        """True if the engine is there, and believed to work."""
+        return self._breaker.fit and not self._executor.unready
 
     @property
-    def last_fault(self) -> str:
-        """The engine's last fault; empty if there was none."""
-        return self._breaker.last_fault
+    def why_unfit(self) -> str:
+        """Reason why the engine does not work."""
+        return self._executor.unready or f"every request fails: {self._breaker.last_fault}"
 
     async def run(self) -> None:
         """Wait until a request's task fails, then raise its error: otherwise its lease is renewed for ever."""
@@ -88,7 +88,7 @@ class Dispatcher:
 
     def start(self, request: InFlightRequest) -> None:
         """Start a request, or hand it back without a try."""
-        unlimited = self._unlimited and request.claim.lost == 0
+        unlimited = self._unlimited and request.claim.lost == 0 and not self._executor.suspects(request)
         company = None if unlimited else self._company(request)
         stopped = self._closed or self.engine_died.done()
         if stopped or not (unlimited or self._fits(request, company)):
@@ -102,7 +102,8 @@ class Dispatcher:
             self._limit_pulls()
 
     def _company(self, request: InFlightRequest) -> int | None:
-        return self._isolation.company(request.claim, self._executor.slots, self._max_deliveries)
+        suspect = self._executor.suspects(request)
+        return self._isolation.company(request.claim, self._executor.slots, self._max_deliveries, suspect=suspect)
 
     def close(self) -> None:
         """Start nothing from now on."""

@@ -99,9 +99,18 @@ class Executor:
         return self._admission.slots
 
     @property
+    def unready(self) -> str:
+        """Reason why the engine answers no request; empty if there is none."""
+        return getattr(self._engine, "unready", "")
+
+    @property
     def allowance(self) -> int | None:
         """Most requests to hold now, by the engine itself; None for no limit."""
         return getattr(self._engine, "allowance", None)
+
+    def suspects(self, request: InFlightRequest) -> bool:
+        """True if the engine was away after an earlier run of this request, which may be the cause."""
+        return request.lease.request_id in getattr(self._engine, "suspects", ())
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         """Run a request to its outcome. Raises nothing but CancelledError."""
@@ -132,7 +141,7 @@ class Executor:
 
         Returns:
             True if it answers, False if it fails. None if it refuses, which says nothing about the engine behind, or is
-            too busy.
+            too busy, or away.
         """
         served = self._engine.endpoints or tuple(_PROBES)
         for endpoint in sorted(_PROBES, key=lambda each: each != self._answered):
@@ -144,7 +153,8 @@ class Executor:
                 outcome = judge(await self._engine.run(asked))
             except Exception as error:  # noqa: BLE001 - whatever it is, the engine does not answer
                 log.info("probe_failed", endpoint=endpoint, error=type(error).__name__)
-                return None if isinstance(error, EngineUnavailable) and error.busy else False
+                says_nothing = isinstance(error, EngineUnavailable) and (error.busy or not error.counted)
+                return None if says_nothing else False
             if not isinstance(outcome, Finished) or outcome.engine_ok is not None:
                 return isinstance(outcome, Finished) and outcome.engine_ok
         return None

@@ -187,7 +187,7 @@ class Worker:
         live = self._pulse.age_s < max(10.0, BEAT_S * 4)
         reason = "the event loop does not answer" if not live else self._state
         if self._state == "unfit":
-            reason = f"every request fails: {self._dispatcher.last_fault}"
+            reason = self._dispatcher.why_unfit
         elif live and (refusal := self._broker.connection.refusal):
             return Health(live, False, refusal)
         return Health(live, self._state == "ready", reason)

@@ -190,8 +190,9 @@ class Engine(Protocol):
     from. That run answers as if nothing had happened, and counts tokens so; if it streams, its chunks begin with the
     kept text. ``failed`` returns the reason as soon as the engine is dead or hung, and does not return while it works.
     ``stop`` leaves no process behind. One that knows which part of its KV cache is in use has it as ``kv_use``, 0 to 1.
-    One whose server takes fewer requests than the settings allow has ``limited`` true, and as ``allowance`` the most
-    requests to hold now, None for no limit.
+    One that can be away has the reason as ``unready``, empty while it is there; as ``allowance`` the most requests to
+    hold meanwhile, None for no limit; and as ``suspects`` the ids of requests that may be the cause. One whose server
+    takes fewer requests than the settings allow has ``limited`` true.
     """
 
     kind: str  # "vllm", "openai" or "simulated"; after start, with the way by which requests reach it if it has two

@@ -2,14 +2,14 @@
 
 Each request goes out as one HTTP call, with its body unchanged except for a missing model and the fields for streaming;
 the answer comes back as an `EngineReply`. Faults of the server or the network become EngineUnavailable, so that it is
-tried again. `ServerLimit` follows what a busy server takes.
+tried again. `ServerLimit` follows what a busy server takes, `Presence` waits for one that is away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
@@ -28,6 +28,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
+from streamfleet.worker.engine.presence import Presence
 from streamfleet.worker.engine.replies import (
     encode_body,
     is_object,
@@ -49,7 +50,14 @@ _PROBE_ANSWERS_S = 10.0
 _PASSING = frozenset({401, 403, 408, 425})
 _PERMANENT_5XX = frozenset({501, 505})
 _BUSY = 429
+_AWAY = frozenset({502, 503, 504})
 LONGEST_RETRY_AFTER_MS = 30_000
+TOLD_AGAIN_MS = 1_000
+"""Time after which a request is tried again whose server says that it is away: meanwhile another one tries, because the
+server may be there for others."""
+NO_QUOTA = "insufficient_quota"
+QUOTA_AGAIN_S = 60.0
+"""Time after which a request tries whether there is quota again: somebody has to pay first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,6 @@ class Upstream:
         connect_timeout_s: longest wait for a connection.
         watchdog_s: seconds without any answer, with requests inside, after which the server is asked for its models; if
             it does not answer that either, it hangs.
-        dead_after_s: seconds of being unreachable after which the engine counts as failed; None for never.
         kv_tokens: tokens of its KV cache; None if unknown.
     """
 
@@ -74,7 +81,6 @@ class Upstream:
     timeout_s: float = 600.0
     connect_timeout_s: float = 5.0
     watchdog_s: float = 60.0
-    dead_after_s: float | None = None
     kv_tokens: int | None = None
     busy_statuses: frozenset[int] = frozenset()
 
@@ -121,11 +127,12 @@ class OpenAIEngine:
         self._shown = str(url.copy_with(userinfo=b"")).rstrip("/")
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
-        self._unreachable_since_s: float | None = None
         self._limit = ServerLimit(upstream.max_concurrency)
+        self._presence = Presence(self._clock, self._is_there, self._limit.restart)
         self._watchdog = Watchdog(upstream.watchdog_s, self._clock.monotonic)
         self._inside: set[asyncio.Timeout] = set()
         self._hung: set[asyncio.Timeout] = set()
+        self._unsent: set[asyncio.Timeout] = set()
 
         trusted = httpx.create_ssl_context()  # 20 ms each time
 
@@ -182,7 +189,7 @@ class OpenAIEngine:
         """Answer one request. If the task is cancelled, the connection closes, and servers then drop the request.
 
         Raises:
-            EngineUnavailable: unreachable, too slow, busy, failing, or it refuses our key.
+            EngineUnavailable: away, too slow, busy, failing, or it refuses our key.
             EngineAborted: the server dropped the request by itself.
         """
         refusal = refuse_endpoint(request.endpoint)
@@ -199,6 +206,8 @@ class OpenAIEngine:
             "X-Vllm-Priority": str(request.priority),
             **({"traceparent": request.traceparent} if request.traceparent else {}),
         }
+        if self.allowance == 0 and self.unready:
+            raise EngineUnavailable(self.unready, counted=False)
         self._watchdog.entered()
         began_at = self._clock.monotonic()
         request.used(0, 0)  # until it is sent
@@ -208,6 +217,7 @@ class OpenAIEngine:
             )
             self._watchdog.stepped()
             reply = self._judge(request, response)
+            self._presence.answered(request.id)
             self._limit.answered(response.sent, self._clock.monotonic())
         except (asyncio.CancelledError, EngineError) as error:
             if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
@@ -233,28 +243,34 @@ class OpenAIEngine:
         return self._limit.limited
 
     @property
+    def unready(self) -> str:
+        """Reason why the server answers no request; empty if there is none."""
+        return self._presence.unready
+
+    @property
     def allowance(self) -> int | None:
         """Most requests to hold now; None for no limit."""
-        return 0 if self._clock.monotonic() < self._limit.pause_until else None
+        return 0 if self._clock.monotonic() < self._limit.pause_until else self._presence.allowance
+
+    @property
+    def suspects(self) -> Collection[str]:
+        """Requests whose connection was reset before, perhaps because they kill the server."""
+        return self._presence.suspects
 
     async def failed(self) -> str:
-        """Return the reason once the server has been unreachable for ``dead_after_s``; never if that is None.
+        """Never returns: a remote server may come back.
 
-        Meanwhile it watches the server. A remote server may come back, so a hang does not end the engine: requests that
-        wait for it fail with EngineUnavailable, and are tried again.
+        Meanwhile it watches the server. Requests that wait for one that hangs fail with EngineUnavailable, and are
+        tried again.
         """
-        limit_s = self._upstream.dead_after_s
         while True:
-            if limit_s is not None and (lost_s := self._unreachable_s()) is not None:
-                if lost_s >= limit_s:
-                    return f"{self._shown} has been unreachable for {lost_s:.0f} s"
-                await self._answers()
-            elif self._watchdog.check() is not None and not await self._answers():
+            if self._watchdog.check() is not None and await self._asked() is None:
                 self._give_up_on_a_hung_server()
-            await self._clock.sleep(_PROBE_S if limit_s is None else min(_PROBE_S, limit_s / 4))
+            await self._clock.sleep(_PROBE_S)
 
     async def stop(self) -> None:
         """Close all connections."""
+        await self._presence.stop()
         await asyncio.gather(*self._closing, *(client.aclose() for client in self._clients))
 
     def _with_model(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -271,22 +287,36 @@ class OpenAIEngine:
         while not self._free.empty() and self._free.qsize() > room:
             self._parked.append(self._free.get_nowait())
 
-    def _unreachable_s(self) -> float | None:
-        since_s = self._unreachable_since_s
-        return None if since_s is None else self._clock.monotonic() - since_s
-
-    async def _answers(self) -> bool:
-        """True if the server answers anything at all within a short time."""
+    async def _asked(self) -> int | None:
+        """Status of the answer to a question for the models; None if there is none within a short time."""
         try:
             async with asyncio.timeout(min(_PROBE_ANSWERS_S, self._upstream.watchdog_s)):
-                async with self._prober.stream("GET", "/v1/models"):
-                    pass  # any answer will do
+                async with self._prober.stream("GET", "/v1/models") as response:
+                    status = response.status_code
         except (TimeoutError, httpx.HTTPError):
             self._prober = self._replaced(self._prober)
-            return False
-        self._unreachable_since_s = None
+            return None
         self._watchdog.stepped()  # slow, but alive
-        return True
+        return status
+
+    async def _is_there(self) -> bool:
+        return await self._asked() not in {None, *_AWAY}
+
+    def _away(
+        self, text: str, asked: EngineRequest | None, *, sent: bool = True, told: bool = False, said: str = ""
+    ) -> EngineUnavailable:
+        """The fault of a request whose server seems to be away; `told`: says the server itself."""
+        counted = asked is None or (sent and self._presence.counts(asked.id, told=told))
+        if asked is not None:
+            self._hold_off(text)
+        return EngineUnavailable(text, TOLD_AGAIN_MS if told else None, said=said, counted=counted)
+
+    def _hold_off(self, why: str, wait_s: float | None = None) -> None:
+        """Send nothing for now; requests that are not sent yet go back."""
+        self._presence.lost(why, wait_s)
+        for scope in self._unsent:
+            if not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
 
     def _give_up_on_a_hung_server(self) -> None:
         inside = [scope for scope in self._inside if not scope.expired()]  # the others are ending, which may take time
@@ -307,7 +337,9 @@ class OpenAIEngine:
         self._inside.add(scope)
         try:
             async with scope:
+                self._unsent.add(scope)
                 client = await self._free.get()
+                self._unsent.discard(scope)
                 if asked is not None:
                     asked.usage = None  # nobody counts from here on
                 sent = self._limit.sent()
@@ -321,19 +353,20 @@ class OpenAIEngine:
                     self._parked.append(client)  # for the next one once the answer is judged
         except (httpx.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx.ConnectTimeout):
-                self._lost()
+                raise self._away(f"{self._shown}{path}: ConnectTimeout", asked, sent=False) from error
+            if scope in self._unsent:
+                raise EngineUnavailable(self.unready or f"{self._shown} has no room", counted=False) from error
             if scope in self._hung:
                 watchdog_s = self._upstream.watchdog_s
                 text = f"{self._shown} hangs: no answer for {watchdog_s:g} s, nor to a question for its models"
                 raise EngineUnavailable(text, hangs=True) from error
             raise EngineUnavailable(f"{self._shown}{path}: time-out ({type(error).__name__})") from error
         except httpx.TransportError as error:
-            self._lost()
-            raise EngineUnavailable(f"{self._shown}{path}: {type(error).__name__}: {error}") from error
+            text = f"{self._shown}{path}: {type(error).__name__}: {error}"
+            raise self._away(text, asked, sent=not isinstance(error, httpx.ConnectError)) from error
         finally:
-            self._inside.discard(scope)
-            self._hung.discard(scope)
-        self._unreachable_since_s = None
+            for scopes in (self._inside, self._unsent, self._hung):
+                scopes.discard(scope)
         return replace(response, sent=sent)
 
     def _replaced(self, client: httpx.AsyncClient) -> httpx.AsyncClient:
@@ -378,18 +411,19 @@ class OpenAIEngine:
             raise EngineUnavailable(f"{self._shown}{path} broke off its answer")
         return _Answer(outcome[0], response.headers, outcome[1])
 
-    def _lost(self) -> None:
-        if self._unreachable_since_s is None:
-            self._unreachable_since_s = self._clock.monotonic()
-
     def _judge(self, request: EngineRequest, response: _Answer) -> EngineReply:
         status, body = response.status_code, response.content
         text, after_ms = f"{self._shown} answers {status}", self._retry_after_ms(response)
+        if status == _BUSY and _code(body) == NO_QUOTA:
+            self._hold_off(f"{text}: {NO_QUOTA}", QUOTA_AGAIN_S)
+            raise EngineUnavailable(self.unready, said=_message(body), counted=False)
         if status in self._upstream.busy_statuses or status == _BUSY or (status == 503 and after_ms is not None):
             wait_ms = min(after_ms or 0, LONGEST_RETRY_AFTER_MS)
             self._limit.busy(response.sent, self._clock.monotonic(), wait_ms / 1000)
             metrics.SERVER_BUSY.inc()
             raise EngineUnavailable(text, wait_ms, said=_message(body), busy=True, counted=False)
+        if status in _AWAY:
+            raise self._away(text, request, told=status != 502, said=_message(body))
         if status in _PASSING or (status >= 500 and status not in _PERMANENT_5XX):
             raise EngineUnavailable(text, after_ms, said=_message(body))
         if 300 <= status < 400:
@@ -462,3 +496,11 @@ def _message(body: bytes) -> str:
         return str(error["message"] if isinstance(error, dict) else error)[:200]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def _code(body: bytes) -> object:
+    """The error's code; None if it has none."""
+    try:
+        return json.loads(body)["error"]["code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
