@@ -249,11 +249,43 @@ async def test_text_about_an_abort_is_no_abort() -> None:
         assert (await engine.run(chat())).status == 200
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (200, b"[]"), (302, b"")])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"<html>" + b"x" * 500),
+        (200, b"[]"),
+        (200, b'{"choices": [], "score": NaN}'),
+        (200, b'{"choices": [], "score": -Infinity}'),
+        (200, '{"choices": ["ö"]}'.encode("latin-1")),
+        (200, '{"choices": []}'.encode("utf-16")),
+        (302, b"moved"),
+    ],
+    ids=["html", "list", "nan", "infinity", "latin-1", "utf-16", "redirect"],
+)
 async def test_what_is_no_answer_of_openai_is_a_fault_of_the_engine(status: int, body: bytes) -> None:
-    async with started(lambda _: httpx.Response(status, content=body)) as engine:
-        with pytest.raises(EngineUnavailable):
+    headers = {"Content-Type": "text/odd"}
+    async with started(lambda _: httpx.Response(status, content=body, headers=headers)) as engine:
+        with pytest.raises(EngineUnavailable, match="text/odd$" if status == 200 else "redirects to$") as caught:
             await engine.run(chat())
+    assert caught.value.counted
+    assert caught.value.said == body[:200].decode(errors="replace")
+
+
+async def test_a_stream_without_an_end_is_told_from_a_whole_one() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        end = b"" if request.headers["X-Request-Id"] == "cut" else b', "finish_reason": "stop"'
+        text = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}' + end + b"}]}\n\ndata: [DONE]\n\n"
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=text)
+
+    async with started(answer) as engine:
+        for name in ("whole", "cut"):
+            asked = EngineRequest(name, CHAT, {"messages": []}, Lane.NORMAL, on_chunk=lambda _: None)
+            if name == "whole":
+                assert (await engine.run(asked)).status == 200
+            else:
+                with pytest.raises(EngineUnavailable, match="broke off") as caught:
+                    await engine.run(asked)
+                assert (caught.value.code, caught.value.counted) == ("upstream_incomplete", True)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ async def test_an_image_counts_as_an_engine_reads_it_until_the_engine_has_counte
     ("error", "expected"),
     [
         (EngineUnavailable("busy", 70), Postponed("busy", 70)),
+        (EngineUnavailable("cut", code="upstream_incomplete"), Postponed("cut", code="upstream_incomplete")),
         (EngineUnavailable("busy", 70, counted=False), HandedBack(in_turn=True, after_ms=70)),
         (EngineUnavailable("away", counted=False), HandedBack(in_turn=True)),
         (EngineAborted("gone"), Postponed("the engine aborted the request: gone")),

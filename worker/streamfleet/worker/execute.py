@@ -245,7 +245,8 @@ def _outcome_of(answer: EngineReply | EngineError | None, asked: EngineRequest) 
         case EngineUnavailable(counted=False):
             return HandedBack(in_turn=True, after_ms=answer.retry_after_ms or 0)
         case EngineUnavailable():
-            return Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
+            fault = Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
+            return replace(fault, code=answer.code)
         case EngineAborted():
             return Postponed(f"the engine aborted the request: {answer}")
         case EngineDied():

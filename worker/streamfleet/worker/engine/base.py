@@ -157,7 +157,8 @@ class EngineUnavailable(EngineError):
 
     ``retry_after_ms``: the server's Retry-After, if any. ``hangs``: the server answers nothing at all, to anybody.
     ``said``: the server's own words, which may repeat the request: for its owner only, never for a log.
-    ``busy``: it works, but takes no more for now. ``counted``: see `EngineError`.
+    ``busy``: it works, but takes no more for now. ``counted``: see `EngineError`. ``code``: of the caller's error if no
+    attempt is left.
     """
 
     def __init__(
@@ -169,8 +170,10 @@ class EngineUnavailable(EngineError):
         said: str = "",
         busy: bool = False,
         counted: bool = True,
+        code: str = "engine_error",
     ) -> None:
         super().__init__(message)
+        self.code = code
         self.busy = busy
         self.counted = counted
         self.said = said

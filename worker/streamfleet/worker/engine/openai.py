@@ -55,6 +55,7 @@ LONGEST_RETRY_AFTER_MS = 30_000
 TOLD_AGAIN_MS = 1_000
 """Time after which a request is tried again whose server says that it is away: meanwhile another one tries, because the
 server may be there for others."""
+INCOMPLETE = "upstream_incomplete"
 NO_QUOTA = "insufficient_quota"
 QUOTA_AGAIN_S = 60.0
 """Time after which a request tries whether there is quota again: somebody has to pay first."""
@@ -408,7 +409,7 @@ class OpenAIEngine:
             return _Answer(response.status_code, response.headers, bytes(body))
         outcome = parser.outcome()
         if outcome is None:
-            raise EngineUnavailable(f"{self._shown}{path} broke off its answer")
+            raise EngineUnavailable(f"{self._shown}{path} broke off its answer", code=INCOMPLETE)
         return _Answer(outcome[0], response.headers, outcome[1])
 
     def _judge(self, request: EngineRequest, response: _Answer) -> EngineReply:
@@ -426,12 +427,16 @@ class OpenAIEngine:
             raise self._away(text, request, told=status != 502, said=_message(body))
         if status in _PASSING or (status >= 500 and status not in _PERMANENT_5XX):
             raise EngineUnavailable(text, after_ms, said=_message(body))
+        begins = body[:200].decode("utf-8", "replace")
         if 300 <= status < 400:
-            raise EngineUnavailable(f"{self._shown} answers {status}: set the URL to the address it redirects to")
+            text = f"{self._shown} answers {status}: set the URL to the address it redirects to"
+            raise EngineUnavailable(text, said=begins)
         if status >= 400:
             return openai_shaped(EngineReply(status, body), request.endpoint)
         if not is_object(body):
-            raise EngineUnavailable(f"{self._shown} answers {status} with something that is not a JSON object")
+            kind = response.headers.get("Content-Type", "no content type")[:100]
+            text = f"{self._shown} answers {status} with something that is not a JSON object in UTF-8, but {kind}"
+            raise EngineUnavailable(text, said=begins)
         if was_aborted(body):
             raise EngineAborted(f"{self._shown} dropped the request before it was finished")
         return EngineReply(status, body)
