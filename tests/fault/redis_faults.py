@@ -13,12 +13,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from tests.passwords import Credentials, Passwords, cut, refused
+from tests.passwords import Credentials, Passwords, admin_of, refused
 from tests.servers import newest
 from tests.shifted_clock import ShiftedServer, no_shifting
 from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
+KNOWN_S = 2.0
+"""Time after a change of the password in which everybody logs in with it: nobody changes it again before."""
 AWAY = (RedisError, OSError, asyncio.TimeoutError)
 
 
@@ -93,19 +95,20 @@ class Faulty:
     async def change_password(self, order: str, user: str, late_s: float, *, restart: bool) -> None:
         """Change the password, and cut all connections: by CLIENT KILL, or by a restart."""
 
-        async def tell(_: str) -> None:
+        async def tell(old: str) -> None:
             self.server.require(self.passwords.password)
             if restart:
                 await asyncio.to_thread(self.server.kill)
                 await self._restart()
                 return
-            await self.direct.config_resetstat()
-            await self.passwords.set_on(self.direct)
-            await cut(self.direct)
+            async with admin_of(self.server.port, old) as admin:  # `direct` has the new one already
+                await admin.config_resetstat()
+            await self.passwords.tell(self.server.port, old)
 
         async with self._lock:
             await self.passwords.change(order, user, late_s, tell)
             self.refusals += await refused(self.direct)
+            await asyncio.sleep(KNOWN_S)
 
     async def _restart(self) -> None:
         await asyncio.to_thread(self.server.restart)

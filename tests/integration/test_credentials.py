@@ -193,10 +193,24 @@ async def refuses(connection: Connection) -> None:
     await eventually(refused, 5, "a login is refused")
 
 
-async def test_connections_that_are_open_outlive_a_file_that_is_ahead_of_the_server(
-    file: Path, server: RedisServer, connection: Connection
+async def test_a_file_that_is_ahead_of_the_server_cuts_nobody_off(
+    file: Path, server: RedisServer, passwords: Passwords, connection: Connection
 ) -> None:
+    await changed(server, passwords)
+    await eventually_answers(connection)
     put(file, server.url.replace("//", "//:not-yet@"))
+    async with admin_of(server.port, passwords.password) as admin:
+        await cut(admin)
+    await eventually_answers(connection)
+    found = await asyncio.gather(*(connection.command("PING") for _ in range(3)))
+    assert (found, connection.refusal) == ([b"PONG"] * 3, "")
+    assert await passwords.refused(server.port) > 0
+
+
+async def test_connections_that_are_open_outlive_a_password_that_nobody_has_yet(
+    server: RedisServer, passwords: Passwords, connection: Connection
+) -> None:
+    await set_only(server, passwords, old=await renewed(passwords))
     assert await connection.command("PING") == b"PONG"
     more = await asyncio.gather(*(connection.command("PING") for _ in range(3)), return_exceptions=True)
     assert [REFUSES in str(each) for each in more] == [False, True, True]  # they need more connections
