@@ -82,7 +82,7 @@ bench-front-end: setup-dev setup-vllm ## CPU of a worker's front end a request, 
 bench-scheduling: setup-dev ## Idle fleets, pulls by the depth of the queue, memory of what is queued
 	@$(BIN)/python -m bench.scheduling $(ARGS)
 
-bench-goodput: setup-dev ## What a fleet gets done in time: urgent beside patient work, tenants, deadlines, sessions (10 minutes; ARGS='--only vllm': real vLLM)
+bench-goodput: setup-dev setup-vllm ## What a fleet gets done in time: urgent beside patient work, tenants, deadlines, sessions (10 minutes; ARGS='--only vllm': real vLLM)
 	@$(BIN)/python -m bench.goodput $(ARGS)
 
 bench-shards: setup-dev ## What one Redis carries: costs of a request by verb, fleets of 1,000 workers, a cluster

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from bench.core.reports import ROOT
 
-WORKERS = ("worker/streamfleet/worker/**/*.py",)
-SOURCES = {"engine": WORKERS, "front_end": WORKERS, "gateway": ("gateway/streamfleet/**/*.py",)}
-QUEUE = ("common/streamfleet/common/lua/**/*.lua", "producer/streamfleet/producer/**/*.py", *WORKERS)
-"""Of all other measurements."""
+QUEUE = (
+    "common/streamfleet/common/lua/**/*.lua",
+    *(f"{package}/streamfleet/{package}/**/*.py" for package in ("common", "producer", "worker")),
+)
+"""Of a measurement without a gateway."""
 
 
 def sources_of(name: str) -> tuple[str, ...]:
     """Patterns of the files that a measurement judges, from the root of the repository."""
-    return SOURCES.get(name, QUEUE)
+    return (*QUEUE, "gateway/streamfleet/**/*.py") if name == "gateway" else QUEUE
 
 
 def digest(name: str, root: Path = ROOT) -> str:

@@ -46,18 +46,19 @@ def first_s(fleet: Fleet, requests: Sequence[Request]) -> list[float]:
 
 
 def sample(fleet: Fleet, wanted: Callable[[Request], bool] = lambda _: True) -> Sample:
-    """Figures of a run behind its warm-up; requests that have not ended are neither missed nor answered.
+    """Figures of a run behind its warm-up. Requests whose deadlines lie beyond its end are not counted as in time.
 
     Args:
         fleet: the run.
         wanted: true of the requests that are meant.
     """
     sent = [each for each in fleet.requests if wanted(each) and each.sent_s >= fleet.warm_s]
+    due = [each for each in sent if each.deadline_s <= fleet.now_s]
     answered = [each for each in fleet.requests if wanted(each) and (each.done_s or 0.0) >= fleet.warm_s]
     seconds, first = fleet.seconds - fleet.warm_s, first_s(fleet, sent)
     return {
         "cached": sum(each.cached for each in sent) / max(1, sum(each.read for each in sent)),
-        "missed": sum(each.over for each in sent if each.done_s is None) / max(1, len(sent)),
+        "missed": sum(each.done_s is None for each in due) / max(1, len(due)),
         "not started": sum(each.over for each in sent if not each.read) / max(1, len(sent)),
         "answers a second": len(answered) / seconds,
         "tokens a second": sum(each.turn.output for each in answered) / seconds,

@@ -26,9 +26,14 @@ PATHS = (
     *PACKAGES,
     *(f"tests/fault/{name}.py" for name in (*PROCESSES, "producer_process")),
     "tests/constants.py",
+    "tests/passwords.py",
     "tests/integration/forked.py",
 )
-ASK = "from streamfleet.common.queue_configuration import PROTOCOLS; print(PROTOCOLS[-1])"
+ASK = """
+import tests.fault.producer_process, tests.fault.worker_process, tests.integration.forked
+from streamfleet.common.queue_configuration import PROTOCOLS
+print(PROTOCOLS[-1])
+"""
 
 
 class Release(NamedTuple):
@@ -46,11 +51,9 @@ class Release(NamedTuple):
 
 
 def last() -> Release:
-    """Returns the last release; before there is one, what HEAD would be as a release."""
-    notes = FOLDER / "release.toml"
-    if not notes.exists():
-        return pack("HEAD")
-    return Release(**tomllib.loads(notes.read_text(encoding="utf-8")), archive=(FOLDER / "release.tar.xz").read_bytes())
+    """Returns the last release."""
+    notes = tomllib.loads((FOLDER / "release.toml").read_text(encoding="utf-8"))
+    return Release(**notes, archive=(FOLDER / "release.tar.xz").read_bytes())
 
 
 def pack(name: str) -> Release:

@@ -17,12 +17,14 @@ pytestmark = [pytest.mark.kill, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def release() -> Release:
-    """The last release; without one, it takes git and its history to make one of HEAD."""
-    if not (releases.FOLDER / "release.toml").exists():
-        program("git")
-        if subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=False).returncode:
-            pytest.skip("there is no release yet, and this copy has no history")
     return releases.last()
+
+
+def test_a_commit_can_become_the_next_release() -> None:
+    """Its archive has all that the processes of a rollout import."""
+    if subprocess.run([program("git"), "rev-parse", "HEAD"], capture_output=True, check=False).returncode:
+        pytest.skip("this copy has no history")
+    assert releases.pack("HEAD").protocol >= releases.last().protocol
 
 
 def test_a_rollout_and_the_way_back_lose_nothing(release: Release) -> None:
