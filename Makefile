@@ -26,7 +26,7 @@ demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the 
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo-gateway.sh $(ARGS)
 
 test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
-	@$(BIN)/pytest --numprocesses 5 $(ARGS)
+	@bash -c 'TIMEFORMAT="%lR, user %lU, sys %lS"; time "$$@"' - $(BIN)/pytest --numprocesses 5 $(ARGS)
 
 test-long: setup-dev setup-vllm setup-bench setup-node setup-system ## Run the tests that `make test` has no room for: each part of the access rules, adapters (about 12 minutes)
 	@$(BIN)/pytest --numprocesses 2 -m long $(ARGS)
