@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,22 @@ def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
     return [each + SUFFIX for each in names if each.isupper()]
 
 
+class FileSecret(SecretStr):
+    """A secret from a file, which `get_secret_value` reads again: it may have changed since the start.
+
+    A file that is gone, empty or unreadable for the moment has its last value.
+    """
+
+    def __init__(self, variable: str, path: str) -> None:
+        self._source = variable, path
+        super().__init__(_read(variable, path))
+
+    def get_secret_value(self) -> str:
+        with contextlib.suppress(SettingsError):
+            self._secret_value = _read(*self._source) or self._secret_value
+        return self._secret_value
+
+
 class SecretFiles(PydanticBaseSettingsSource):
     """Source of secret settings: reads their values from the files that the environment names.
 
@@ -40,7 +57,7 @@ class SecretFiles(PydanticBaseSettingsSource):
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         for variable in file_variables(field_name, field, self._prefix):
             if path := os.environ.get(variable):
-                return _read(variable, path), field_name, False
+                return FileSecret(variable, path), field_name, False
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class PoisonIsolation:
         self._running: dict[InFlightRequest, int] = {}
         self._making_room: int | None = None
 
-    def company(self, claim: Claim, slots: int, max_deliveries: int) -> int | None:
+    def company(self, claim: Claim, slots: int, max_deliveries: int, *, suspect: bool = False) -> int | None:
         """Most requests that may run together with this one, itself included; None for no limit.
 
         Args:
@@ -57,8 +57,9 @@ class PoisonIsolation:
             slots: most requests that this worker runs. The first lost worker does not reduce company from them, the
                 second does.
             max_deliveries: most attempts of a request of its queue.
+            suspect: true if it was lost with a remote server, not with a worker.
         """
-        if claim.lost == 0:
+        if claim.lost == 0 and not suspect:
             return None
         by_attempts = int(SHRINKS_BY ** max(0, max_deliveries - claim.lease.attempt))
         by_losses = int(slots // SHRINKS_BY ** (claim.lost - 1))

@@ -51,8 +51,10 @@ def _openai(settings: EngineSettings) -> Engine:
         settings.remote_timeout_s,
         watchdog_s=settings.watchdog_s,
         kv_tokens=settings.remote_kv_tokens or None,
+        busy_statuses=frozenset(settings.remote_busy),
     )
-    return OpenAIEngine(upstream, settings.vllm_api_key.get_secret_value() or None)
+    key = settings.vllm_api_key.get_secret_value
+    return OpenAIEngine(upstream, key if key() else None)
 
 
 def _vllm(settings: EngineSettings, max_sequences: int, reserve_percent: int) -> Engine:
