@@ -32,7 +32,8 @@ class Presence:
     Attributes:
         unready: reason why no request can be answered; empty if there is none.
         allowance: most requests to hold now; None for no limit.
-        suspects: requests that a fault sent back, and the number of answers before it: they may have caused it.
+        suspects: requests that a fault sent back, and how often the server had shown before that it was there: they may
+            have caused the fault.
     """
 
     def __init__(self, clock: Clock, answers: Callable[[], Awaitable[bool]], returned: Callable[[], None]) -> None:
@@ -42,7 +43,7 @@ class Presence:
         self._wait_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self.suspects: dict[str, int] = {}
-        self._answered = 0
+        self._shown = 0
         self._several = False
 
     def lost(self, why: str, wait_s: float | None = None) -> None:
@@ -59,7 +60,7 @@ class Presence:
 
     def answered(self, request_id: str) -> None:
         """Record that the server answered a request."""
-        self._answered += 1
+        self._shown += 1
         self.suspects.pop(request_id, None)
         if self._asking is None:
             self.unready, self.allowance, self._wait_s = "", None, 0.0
@@ -71,14 +72,15 @@ class Presence:
 
         Args:
             request_id: the request.
-            told: the server itself says that it is away, so it was not killed. It counts only if others were answered
-                since the request's last fault: then the server is there, but not for this request.
+            told: the server itself says that it is away, so it was not killed. It counts only if the server has shown
+                since the request's last fault that it is there: it answered others, or the first question. A generation
+                longer than a proxy's time-out ends so each time.
         """
         before = self.suspects.get(request_id)
         if len(self.suspects) >= MOST_REMEMBERED:
             del self.suspects[next(iter(self.suspects))]
-        self.suspects[request_id] = self._answered
-        return before is not None and (not told or before != self._answered)
+        self.suspects[request_id] = self._shown
+        return before is not None and (not told or before != self._shown)
 
     async def stop(self) -> None:
         """Ask no more."""
@@ -89,15 +91,18 @@ class Presence:
     async def _ask(self, alone_after_s: float | None) -> None:
         if alone_after_s is not None:
             log.warning("server_away", reason=self.unready)
+        at_once = alone_after_s is None
         while True:
             wait_s = self._wait_s if alone_after_s is None else alone_after_s
             await self._clock.sleep(wait_s * (0.5 + random() / 2))  # noqa: S311 - spreads workers, guards nothing
             self._wait_s = min(LONGEST_WAIT_S, max(FIRST_WAIT_S, 2 * self._wait_s))
             if await self._answers():
                 break
+            at_once = False
             if not wait_s:
                 log.warning("server_away", reason=self.unready)
         self._asking = None
+        self._shown += at_once
         if wait_s or self._several:  # of several requests at once one may have killed it
             self._returned()
         if alone_after_s is None:
