@@ -97,6 +97,7 @@ async def test_a_drain_aborts_nothing_that_runs_beyond_a_lower_limit(fleet: Flee
         await eventually(lambda: server.inside == 8, what="all run")
         inside.worker._engine._limit.restart()  # type: ignore[attr-defined]
         await eventually(lambda: inside.worker.describe()["slots"] == 1, what="it is limited")
+        assert inside.worker._shared.containment.slots == 64  # company of suspects shrinks from these
         inside.worker.ask_to_stop()
         results = await fleet.results(ids)
         assert all(result.ok and result.attempt == 1 for result in results)

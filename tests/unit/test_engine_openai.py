@@ -530,26 +530,32 @@ async def test_one_reset_does_not_slow_down_a_server_that_is_there() -> None:
         assert made.engine.capacity().slots == 1
 
 
-async def test_several_resets_at_once_begin_anew_with_one_request() -> None:
-    """One of them may have killed the server."""
-    asked, reset = Counter[str](), asyncio.Event()
+@pytest.mark.parametrize(("resets", "slots"), [(3, 1), (2, 8)])
+async def test_resets_of_all_that_runs_begin_anew_with_one_request(resets: int, slots: int) -> None:
+    """One of them may have killed the server; where another one still runs, none has."""
+    asked, reset, answered = Counter[str](), asyncio.Event(), asyncio.Event()
 
     async def handle(request: httpx.Request) -> httpx.Response:
         asked[request.url.path] += 1
         if request.url.path == "/v1/models":
             return httpx.Response(200, json={"data": [{"id": "m"}]})
-        await reset.wait()
-        raise RESET
+        if asked[CHAT] <= resets:
+            await reset.wait()
+            raise RESET
+        await answered.wait()
+        return httpx.Response(200, json={"choices": []})
 
     transport = httpx.MockTransport(handle)
     engine = OpenAIEngine(Upstream("http://example.test", 8), transport=transport, clock=Time())
     await engine.start()
-    runs = [asyncio.create_task(engine.run(chat())) for _ in range(2)]
-    await eventually(lambda: asked[CHAT] == 2, what="both are inside")
+    runs = [asyncio.create_task(engine.run(chat())) for _ in range(3)]
+    await eventually(lambda: asked[CHAT] == 3, what="all are inside")
     reset.set()
-    await asyncio.wait(runs)
+    await asyncio.wait(runs[:resets])
     await eventually(lambda: not engine.unready, what="it is seen to be there")
-    assert (engine.capacity().slots, asked["/v1/models"]) == (1, 1 + 1)
+    assert (engine.capacity().slots, asked["/v1/models"]) == (slots, 1 + 1)
+    answered.set()
+    await asyncio.wait(runs)
     await engine.stop()
 
 

@@ -30,7 +30,6 @@ MOST = 5
 class Runs:
     """Stands for the executor: each request ends as told, or as its stop reason says; so does each probe."""
 
-    slots = 64
     unready = ""
     allowance: int | None = None
 
@@ -81,6 +80,7 @@ class Rig:
 
     def __init__(self, shared: Containment) -> None:
         self.runs, self.room, self.in_flight, self.shared = Runs(), Room(), InFlight(), shared
+        shared.slots = 64
         limits = QueueLimits(max_deliveries=MOST)
         given: Any = (self.room, self.runs, self.room, self.in_flight, limits, HandClock(), shared)
         self.dispatcher = Dispatcher(*given)

@@ -211,6 +211,7 @@ class Containment:
 
     Attributes:
         isolation, breaker: the rules.
+        slots: most requests that may run together, without the limit of a server that is busy or was away.
         running: number of requests that run.
         pullers: each is told the most requests to hold.
         probe: the task that probes the engine, or did so last.
@@ -220,7 +221,7 @@ class Containment:
 
     def __init__(self) -> None:
         self.isolation, self.breaker = PoisonIsolation(), CircuitBreaker(UNREADY_FAILURES)
-        self.running = 0
+        self.slots = self.running = 0
         self.pullers: list[Puller] = []
         self.probe: asyncio.Task[None] | None = None
         self.suspect: Executor | None = None

@@ -103,7 +103,7 @@ class Dispatcher:
 
     def _company(self, request: InFlightRequest) -> int | None:
         suspect = self._executor.suspects(request)
-        return self._isolation.company(request.claim, self._executor.slots, self._max_deliveries, suspect=suspect)
+        return self._isolation.company(request.claim, self._shared.slots, self._max_deliveries, suspect=suspect)
 
     def close(self) -> None:
         """Start nothing from now on."""

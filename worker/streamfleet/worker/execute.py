@@ -94,11 +94,6 @@ class Executor:
         self._max_body_bytes = limits.max_body_bytes
 
     @property
-    def slots(self) -> int:
-        """Most requests that may run together; at least 1."""
-        return self._admission.slots
-
-    @property
     def unready(self) -> str:
         """Reason why the engine answers no request; empty if there is none."""
         return getattr(self._engine, "unready", "")

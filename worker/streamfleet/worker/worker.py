@@ -233,6 +233,8 @@ class Worker:
         """Note the engine's capacity, which a busy server changes."""
         self._slots = self._engine.capacity().slots
         self._most_slots = max(self._most_slots, self._slots)
+        rules, admission = self._shared.containment, self._shared.admission
+        rules.slots = max(rules.slots, admission.slots)
         show_capacity(self._engine.capacity())
         metrics.RESERVE.set(self._shared.admission.reserve)
 

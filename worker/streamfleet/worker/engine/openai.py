@@ -129,7 +129,7 @@ class OpenAIEngine:
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
         self._limit = ServerLimit(upstream.max_concurrency)
-        self._presence = Presence(self._clock, self._is_there, self._limit.restart)
+        self._presence = Presence(self._clock, self._is_there, lambda: self._limit.running, self._limit.restart)
         self._watchdog = Watchdog(upstream.watchdog_s, self._clock.monotonic)
         self._inside: set[asyncio.Timeout] = set()
         self._hung: set[asyncio.Timeout] = set()

@@ -27,7 +27,9 @@ class Presence:
     Args:
         clock: source of time.
         answers: asks the server something cheap. Returns True if it is there.
-        returned: called when the server is back, unless only one request met a fault.
+        runs: number of requests that are still sent to the server.
+        returned: called when the server is back, unless it shows that it was there all the time: the first question is
+            answered, and others still run, or only one request met a fault.
 
     Attributes:
         unready: reason why no request can be answered; empty if there is none.
@@ -36,8 +38,14 @@ class Presence:
             have caused the fault.
     """
 
-    def __init__(self, clock: Clock, answers: Callable[[], Awaitable[bool]], returned: Callable[[], None]) -> None:
-        self._clock, self._answers, self._returned = clock, answers, returned
+    def __init__(
+        self,
+        clock: Clock,
+        answers: Callable[[], Awaitable[bool]],
+        runs: Callable[[], int],
+        returned: Callable[[], None],
+    ) -> None:
+        self._clock, self._answers, self._runs, self._returned = clock, answers, runs, returned
         self.unready = ""
         self.allowance: int | None = None
         self._wait_s = 0.0
@@ -103,7 +111,8 @@ class Presence:
                 log.warning("server_away", reason=self.unready)
         self._asking = None
         self._shown += at_once
-        if wait_s or self._several:  # of several requests at once one may have killed it
+        # Where all that ran failed, and it was several requests, one may have killed the server.
+        if not at_once or ((wait_s or self._several) and not self._runs()):
             self._returned()
         if alone_after_s is None:
             self.unready, self.allowance = "", None
