@@ -129,7 +129,7 @@ class OpenAIEngine:
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
         self._limit = ServerLimit(upstream.max_concurrency)
-        self._presence = Presence(self._clock, self._is_there, lambda: self._limit.running, self._limit.restart)
+        self._presence = Presence(self._clock, self._is_there, lambda: self._limit.running, self._begin_anew)
         self._watchdog = Watchdog(upstream.watchdog_s, self._clock.monotonic)
         self._inside: set[asyncio.Timeout] = set()
         self._hung: set[asyncio.Timeout] = set()
@@ -287,6 +287,10 @@ class OpenAIEngine:
             self._free.put_nowait(self._parked.pop())
         while not self._free.empty() and self._free.qsize() > room:
             self._parked.append(self._free.get_nowait())
+
+    def _begin_anew(self) -> None:
+        self._limit.restart()
+        self._follow_limit()
 
     async def _asked(self) -> int | None:
         """Status of the answer to a question for the models; None if there is none within a short time."""
