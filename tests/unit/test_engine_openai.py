@@ -595,13 +595,15 @@ async def test_after_a_503_another_request_tries(status: int, after_ms: int | No
     assert (caught.value.counted, caught.value.retry_after_ms) == (False, after_ms)
 
 
-async def test_a_request_that_goes_back_is_not_told_so_twice() -> None:
+async def test_a_request_whose_time_is_over_is_not_told_to_go_back() -> None:
     async with coming(1) as made:
         holding, made.models_fault = made.engine._free.get_nowait(), GONE
         waits = asyncio.create_task(made.engine.run(chat()))
         await eventually(lambda: made.engine._unsent, what="it waits")
-        made.engine._hold_off("gone")
+        (scope,) = made.engine._unsent
+        scope.reschedule(0)  # the longest wait for an answer is over
         await asyncio.sleep(0)
+        assert scope.expired()
         made.engine._hold_off("gone")
         with pytest.raises(EngineUnavailable, match="gone"):
             await waits
@@ -637,23 +639,27 @@ async def test_a_connection_that_was_free_is_not_used_beyond_the_limit() -> None
 
 
 async def test_requests_that_wait_for_a_connection_go_back_when_the_server_goes_away() -> None:
-    reset: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    """All that run are reset at once; what comes after them would wait for a connection for ever."""
+    reset, chats = asyncio.Event(), 0
 
     async def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/v1/models" and not reset.done():
+        nonlocal chats
+        if request.url.path == "/v1/models" and not reset.is_set():
             return httpx.Response(200, json={"data": [{"id": "m"}]})
         if request.url.path != "/v1/models":
-            await reset
+            chats += 1
+            await (reset if chats <= 4 else asyncio.Event()).wait()
         raise RESET
 
     transport = httpx.MockTransport(handle)
-    engine = OpenAIEngine(Upstream("http://example.test", 1), transport=transport, clock=Time())
+    engine = OpenAIEngine(Upstream("http://example.test", 4), transport=transport, clock=Time())
     await engine.start()
-    runs = [asyncio.create_task(engine.run(chat())) for _ in range(3)]
-    await eventually(lambda: len(engine._unsent) == 2, what="two wait")
-    reset.set_result(None)
+    runs = [asyncio.create_task(engine.run(EngineRequest(f"r-{n}", CHAT, {}, Lane.HIGH))) for n in range(6)]
+    await eventually(lambda: (len(engine._unsent), chats) == (2, 4), what="two wait")
+    reset.set()
     outcomes = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 5)
-    assert [(type(each), getattr(each, "counted", None)) for each in outcomes] == [(EngineUnavailable, False)] * 3
+    assert [(type(each), getattr(each, "counted", None)) for each in outcomes] == [(EngineUnavailable, False)] * 6
+    assert chats == 4
     await engine.stop()
 
 

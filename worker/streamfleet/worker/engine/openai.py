@@ -134,6 +134,7 @@ class OpenAIEngine:
         self._inside: set[asyncio.Timeout] = set()
         self._hung: set[asyncio.Timeout] = set()
         self._unsent: set[asyncio.Timeout] = set()
+        self._held_off: set[asyncio.Timeout] = set()
 
         trusted = httpx.create_ssl_context()  # 20 ms each time
 
@@ -322,6 +323,8 @@ class OpenAIEngine:
         for scope in self._unsent:
             if not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
+        self._held_off |= self._unsent  # a second time-out would come after the wake-up by a free connection
+        self._unsent.clear()
 
     def _give_up_on_a_hung_server(self) -> None:
         inside = [scope for scope in self._inside if not scope.expired()]  # the others are ending, which may take time
@@ -359,7 +362,7 @@ class OpenAIEngine:
         except (httpx.TimeoutException, TimeoutError) as error:
             if isinstance(error, httpx.ConnectTimeout):
                 raise self._away(f"{self._shown}{path}: ConnectTimeout", asked, sent=False) from error
-            if scope in self._unsent:
+            if scope in self._unsent | self._held_off:
                 raise EngineUnavailable(self.unready or f"{self._shown} has no room", counted=False) from error
             if scope in self._hung:
                 watchdog_s = self._upstream.watchdog_s
@@ -370,7 +373,7 @@ class OpenAIEngine:
             text = f"{self._shown}{path}: {type(error).__name__}: {error}"
             raise self._away(text, asked, sent=not isinstance(error, httpx.ConnectError)) from error
         finally:
-            for scopes in (self._inside, self._unsent, self._hung):
+            for scopes in (self._inside, self._unsent, self._held_off, self._hung):
                 scopes.discard(scope)
         return replace(response, sent=sent)
 
