@@ -19,7 +19,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
-from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from streamfleet.worker.engine.openai import LIMITED_S, OpenAIEngine, Upstream
 from streamfleet.worker.engine.presence import MOST_REMEMBERED
 from streamfleet.worker.engine.server_limit import FIRST_PAUSE_S
 from tests.waiting import eventually
@@ -629,6 +629,19 @@ async def test_while_the_server_wants_a_wait_no_more_is_sent() -> None:
         await made.clock.sleep(7)
         await made.counted("r-2")
         assert made.engine.capacity().slots == 2
+
+
+async def test_an_idle_worker_is_not_limited_for_ever() -> None:
+    async with coming(10) as made:
+        made.fault = httpx.Response(429, headers={"Retry-After": "7"})
+        await made.counted("r-1")
+        await made.clock.sleep(7 + LIMITED_S - 1)
+        assert made.engine.limited
+        await made.clock.sleep(1)
+        assert (made.engine.limited, made.engine.capacity().slots) == (False, 7)
+        made.engine._limit.sent()
+        assert made.engine.limited
+        made.engine._limit.ended()
 
 
 async def test_a_connection_that_was_free_is_not_used_beyond_the_limit() -> None:

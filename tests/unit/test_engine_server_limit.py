@@ -146,12 +146,16 @@ def test_it_grows_by_1_up_to_where_the_server_was_busy_and_doubles_beyond(limit:
     made = limit(10)
     burst(made, 1)
     made._most = 100
-    assert rounds(made, 9) == [8, 9, 10, 11, 12, 14, 18, 26, 42]
+    assert rounds(made, 3) == [8, 9, 10]
+    assert made.limited
+    assert rounds(made, 6) == [11, 12, 14, 18, 26, 42]
+    assert not made.limited
 
 
 def test_after_an_absence_it_begins_at_1_and_doubles(limit: Any) -> None:
     made = limit(40)
     made.restart()
+    assert not made.limited  # the server refused nothing
     assert [made.value, *rounds(made, 6)] == [1, 2, 4, 8, 16, 32, 40]
 
 
@@ -229,12 +233,12 @@ MUTANTS = {
         test_answers_to_what_was_sent_before_a_cut_are_no_round,
     ),
     "Retry-After stops growth": (
-        "not used or now < self._still_until",
+        "not used or now < self.still_until",
         "not used",
         test_it_does_not_grow_while_the_server_wants_a_wait,
     ),
     "the longest wait counts": (
-        "max(self._still_until, now + wait_s)",
+        "max(self.still_until, now + wait_s)",
         "now + wait_s",
         test_it_does_not_grow_while_the_server_wants_a_wait,
     ),

@@ -392,7 +392,7 @@ async def test_a_worker_whose_engine_is_away_pulls_nothing_and_goes_on_with_what
         assert made.runs.probes == []
         made.runs.unready, made.runs.allowance = "", None
         made.dispatcher.heed_breaker()
-        assert made.dispatcher.fit
+        assert (made.dispatcher.fit, made.dispatcher.why_unfit) == (True, "its server has just come back")
         assert made.room.most is None
 
 

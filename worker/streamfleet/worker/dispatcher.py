@@ -80,6 +80,8 @@ class Dispatcher:
     @property
     def why_unfit(self) -> str:
         """Reason why the engine does not work."""
+        if self._breaker.fit:
+            return self._executor.unready or "its server has just come back"
         return self._executor.unready or f"every request fails: {self._breaker.last_fault}"
 
     async def run(self) -> None:

@@ -55,6 +55,8 @@ LONGEST_RETRY_AFTER_MS = 30_000
 TOLD_AGAIN_MS = 1_000
 """Time after which a request is tried again whose server says that it is away: meanwhile another one tries, because the
 server may be there for others."""
+LIMITED_S = 60.0
+"""Time after a busy answer for which an idle worker says that its server limits it."""
 INCOMPLETE = "upstream_incomplete"
 NO_QUOTA = "insufficient_quota"
 QUOTA_AGAIN_S = 60.0
@@ -241,8 +243,9 @@ class OpenAIEngine:
 
     @property
     def limited(self) -> bool:
-        """True if the server takes fewer requests than the settings allow."""
-        return self._limit.limited
+        """True if the server takes fewer requests than the settings allow, as far as an idle worker still knows."""
+        known = self._limit.running > 0 or self._clock.monotonic() < self._limit.still_until + LIMITED_S
+        return self._limit.limited and known
 
     @property
     def unready(self) -> str:

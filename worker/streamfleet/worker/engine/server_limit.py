@@ -29,11 +29,12 @@ class ServerLimit:
     Attributes:
         running: number of requests that are sent and not ended.
         pause_until: monotonic seconds before which nothing should be sent; 0 for none.
+        still_until: monotonic seconds of the last busy answer, with the wait that it asked for: nothing grows before.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._limit, self._busy_at = most, float(most), float(most)
-        self._still_until = self._pause_s = self.pause_until = 0.0
+        self.still_until = self._pause_s = self.pause_until = 0.0
         self._cuts = self.running = self._answers = self._peak = 0
         self._growth = 1
 
@@ -44,8 +45,8 @@ class ServerLimit:
 
     @property
     def limited(self) -> bool:
-        """True if the limit is lower than at the start."""
-        return self.value < self._most
+        """True if a busy answer made the limit lower than at the start, and it has not grown beyond that since."""
+        return self.value < self._most and self._limit <= self._busy_at
 
     def sent(self) -> int:
         """Record that a request is sent. Returns what `answered` or `busy` has to be told of it."""
@@ -65,14 +66,14 @@ class ServerLimit:
             return
         growth, used = self._growth, 2 * self._peak >= self.value
         self._begin_round()
-        if not used or now < self._still_until:
+        if not used or now < self.still_until:
             return
         self._limit = min(float(self._most), self._limit + growth)
         self._growth = 2 * growth if self._limit > self._busy_at + 1 else 1
 
     def busy(self, sent: int, now: float, wait_s: float = 0.0) -> None:
         """Record a busy answer, with the wait that the server asks for: nothing grows meanwhile."""
-        self._still_until = max(self._still_until, now + wait_s)
+        self.still_until = max(self.still_until, now + wait_s)
         if sent != self._cuts:
             return
         if self.value == 1:
