@@ -163,6 +163,13 @@ def test_settings_do_not_change_once_built() -> None:
         settings.queue = "other"
 
 
+@pytest.mark.parametrize("statuses", ["200", "399", "600", "429, 5299"])
+def test_only_an_error_is_a_busy_answer(statuses: str) -> None:
+    said = refusal(EngineSettings, engine="openai", remote_busy=statuses)
+    assert said.startswith("STREAMFLEET_REMOTE_BUSY: must be HTTP statuses from 400 to 599, not ")
+    assert load(EngineSettings, engine="openai", remote_busy="400, 599").remote_busy == (400, 599)
+
+
 @pytest.mark.parametrize("shares", ["0,0,100", "a,b,c,d", "-1,0,0,0", "500,500,1,0", "1,2,3,4,5", ""])
 def test_impossible_shares_are_refused(shares: str) -> None:
     assert refusal(QueueSettings, shares=shares).startswith("STREAMFLEET_SHARES: ")

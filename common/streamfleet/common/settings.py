@@ -186,6 +186,13 @@ class EngineSettings(Group):
     def _split_statuses(cls, value: Any) -> Any:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
+    @field_validator("remote_busy")
+    @classmethod
+    def _statuses_of_errors(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(not 400 <= status <= 599 for status in value):
+            raise ValueError("must be HTTP statuses from 400 to 599")
+        return value
+
     @model_validator(mode="after")
     def _vllm_needs_a_model(self) -> Self:
         if self.engine != "vllm" or self.model:
