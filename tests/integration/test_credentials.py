@@ -13,6 +13,7 @@ import pytest
 
 from streamfleet.common.connection import Connection, login
 from streamfleet.common.connection import connection as trying
+from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Chunk, Client
@@ -314,11 +315,30 @@ async def test_sentinels_whose_password_changes_are_asked_with_what_the_file_say
         await connection.ping()
         async with admin_of(sentinel.port, "one") as admin:
             await admin.acl_setuser("default", enabled=True, reset_passwords=True, passwords=["+two"])
+        monkeypatch.setattr(SentinelMaster, "trust_s", 0.0)
+        assert await connection.command_once("PING") == b"PONG"  # the master is there
         tell(server.port, "CLIENT", "KILL", "TYPE", "normal")  # the master is asked for anew
         await refuses(connection)
         put(file, url.replace("=one", "=two"))
         assert await connection.command("PING") == b"PONG"
         await connection.close()
+
+
+async def test_a_sentinel_that_refuses_leaves_the_answer_to_another(server: RedisServer) -> None:
+    def asked(*sentinels: SentinelServer) -> Connection:
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in sentinels)
+        return Connection(f"redis+sentinel://{hosts}/main/0?sentinel_password=two", patience_s=None)
+
+    with (
+        SentinelServer(server.binary, "main", server.port, {}, "requirepass one") as first,
+        SentinelServer(server.binary, "main", server.port, {}, "requirepass two") as second,
+    ):
+        both, refusing = asked(first, second), asked(first)
+        assert await both.command("PING") == b"PONG"
+        with pytest.raises(SettingsError, match="refuses the user or password: add"):
+            await refusing.command("PING")
+        await both.close()
+        await refusing.close()
 
 
 async def test_nodes_of_a_cluster_are_asked_with_what_the_file_says(

@@ -41,15 +41,17 @@ class SentinelMaster:
     async def locate(self) -> str:
         silent: list[str] = []
         watched: list[set[str]] = []
+        refused: Refused | None = None
         for host in list(self._sentinels):
             # If the caller's time is up while this Sentinel is silent, the next try begins with another.
             self._sentinels.append(self._sentinels.pop(0))
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     masters = await self._ask(host)
-            except LOST as error:
-                if isinstance(ours := translated(error, self._address, clustered=False), SettingsError):
-                    raise ours from None
+            except (*LOST, Refused) as error:
+                ours = error if isinstance(error, Refused) else translated(error, self._address, clustered=False)
+                if isinstance(ours, Refused):
+                    refused = ours
                 silent.append(f"{host[0]}:{host[1]}: {reason(error)}")
                 continue
             watched.append(set(masters))
@@ -60,6 +62,8 @@ class SentinelMaster:
             self._sentinels.insert(0, host)
             self._known = True
             return self._url.server_url(found["ip"], int(found["port"]))
+        if refused is not None and not watched:
+            raise refused
         raise self._not_found(silent, watched)
 
     async def _ask(self, host: Host) -> dict[str, dict[str, str]]:

@@ -12,7 +12,7 @@ import structlog
 from streamfleet.common.connection.clients import BlockingClient, Client
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.login import Login
-from streamfleet.common.connection.translation import FAILURES, points_elsewhere
+from streamfleet.common.connection.translation import FAILURES, Refused, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
 from streamfleet.common.errors import BrokerUnavailable
 
@@ -137,7 +137,7 @@ class CurrentServer:
                 return clients
             try:
                 url = await self._locator.locate()
-            except BrokerUnavailable:
+            except (BrokerUnavailable, Refused):
                 if self._must_locate or self._clients is None:
                     raise
                 url = self._clients.url  # the locator has no answer, but the current server does
