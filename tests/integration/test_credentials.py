@@ -270,6 +270,17 @@ async def test_a_file_that_is_being_written_says_what_it_said_before(
     await eventually_answers(connection)
 
 
+async def test_all_connections_of_a_process_use_the_server_that_its_file_named_first(
+    file: Path, server: RedisServer, passwords: Passwords
+) -> None:
+    settings = load(QueueSettings)
+    await changed(server, passwords)
+    put(file, f"redis://:{passwords.password}@elsewhere:1/1")
+    later = Connection.open(settings)
+    assert await later.command("PING") == b"PONG"
+    await later.close()
+
+
 async def test_a_command_that_is_refused_is_sent_again_after_another_login(file: Path) -> None:
     connection = Connection.open(load(QueueSettings))
     await connection.command("RESET")  # as after a token's end: the connection stays, and has no login any more

@@ -30,11 +30,14 @@ class FileSecret(SecretStr):
     """A secret from a file, which `get_secret_value` reads again: it may have changed since the start.
 
     A file that is gone, empty or unreadable for the moment has its last value.
+
+    Attributes:
+        at_start: its first value.
     """
 
     def __init__(self, variable: str, path: str) -> None:
-        self._source = variable, path
-        super().__init__(_read(variable, path))
+        self._source, self.at_start = (variable, path), _read(variable, path)
+        super().__init__(self.at_start)
 
     def get_secret_value(self) -> str:
         with contextlib.suppress(SettingsError):

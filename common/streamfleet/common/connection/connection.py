@@ -101,10 +101,14 @@ class Connection:
     def open(
         cls, settings: QueueSettings, patience_s: float | None = 5.0, answer_timeout_s: float = ANSWER_TIMEOUT_S
     ) -> Connection:
-        """Returns a connection to the settings' Redis, with their file's or provider's credentials of each moment."""
+        """Returns a connection to the settings' Redis, with their file's or provider's credentials of each moment.
+
+        Hosts and options are those that the file named at the start: all connections of a process use one deployment.
+        """
         url = settings.redis_url
         login = Login(url.get_secret_value, settings.redis_credentials, renewable=isinstance(url, FileSecret))
-        return cls(url.get_secret_value(), patience_s, answer_timeout_s, login)
+        at_start = url.at_start if isinstance(url, FileSecret) else url.get_secret_value()
+        return cls(at_start, patience_s, answer_timeout_s, login)
 
     @property
     def moves(self) -> int:
