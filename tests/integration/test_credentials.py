@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import AuthenticationError
 
 from streamfleet.common.connection import Connection, login
 from streamfleet.common.connection import connection as trying
@@ -206,6 +207,29 @@ async def test_a_file_that_is_ahead_of_the_server_cuts_nobody_off(
     found = await asyncio.gather(*(connection.command("PING") for _ in range(3)))
     assert (found, connection.refusal) == ([b"PONG"] * 3, "")
     assert await passwords.refused(server.port) > 0
+
+
+async def test_a_node_whose_password_changes_after_that_of_the_others_cuts_nobody_off(tmp_path: Path) -> None:
+    file, wanted = tmp_path / "redis", {"first": "old", "second": "old"}
+    logins = login.Login(file.read_text, renewable=True)
+
+    async def enter(node: str) -> None:
+        connection: Any = SimpleNamespace(host=node, port=0)
+
+        async def connect() -> None:
+            if connection.password != wanted[node]:
+                raise AuthenticationError("WRONGPASS")
+
+        await logins.enter(connection, connect)
+
+    put(file, "redis://:old@first")
+    await enter("first")
+    put(file, "redis://:new@first")
+    wanted["first"] = "new"
+    for node in ("first", "second", "first", "second"):  # the second is first met when the file is ahead of it
+        await enter(node)
+    wanted["second"] = "new"
+    await enter("second")
 
 
 async def test_connections_that_are_open_outlive_a_password_that_nobody_has_yet(

@@ -1,9 +1,9 @@
 """Logs each new connection in: with what the file of the URL, or a provider, says at that moment.
 
 Managed services and rotated secrets change passwords while a fleet runs. Before each connection is opened, a `Login`
-reads user and password anew, and has redis-py read the files of certificates again; open connections stay. While the
-server does not take them yet, those that it took last still count. After a refusal it pauses, so that a password that
-is wrong for long does not flood the server. Another password ends the pause.
+reads user and password anew, and has redis-py read the files of certificates again; open connections stay. While a
+server does not take them yet, those that any server took last still count. After a refusal it pauses, so that a
+password that is wrong for long does not flood the server. Another password ends the pause.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from streamfleet.common.connection.urls import read_url
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Pauses after refused logins. The longest is short beside a lease, or leases would lapse with the right password."""
+MOST_ACCEPTED = 2
+"""Logins that are remembered: servers of one deployment change their passwords one by one."""
 # Managed services and proxies word refusals in their own ways; redis-py takes these for errors of a command.
 _OTHER_REFUSALS = ("invalid username-password pair", "AUTH failed")
 Words = tuple[str | None, str | None]
@@ -66,13 +68,13 @@ class Login:
         self._read, self._provider, self._sentinels = read, provider, sentinels
         self.renewable = renewable or provider is not None
         self._words: Words = None, None
-        self._accepted: Words | None = None
+        self._accepted: tuple[Words, ...] = ()  # the latest first
         self._refusals: dict[str, _Refusal] = {}
 
     @property
     def accepted(self) -> bool:
         """True if a login was accepted before."""
-        return self._accepted is not None
+        return bool(self._accepted)
 
     def at_sentinels(self) -> Login:
         """The login at the Sentinels that the same URL names."""
@@ -90,10 +92,11 @@ class Login:
             last = None
         if last is not None and time.monotonic() < last.over_at:
             raise type(last.error)(*last.error.args)
-        # The file may be ahead of the server: what was accepted last is the second choice.
+        # The file may be ahead of the server, and other servers too: what was accepted last are further choices.
         refusal = await self._try(words, connection, connect)
-        if refusal is not None and self._accepted not in (None, words):
-            refusal = await self._try(self._accepted, connection, connect) and refusal
+        for other in self._accepted:
+            if refusal is not None and other != words:
+                refusal = await self._try(other, connection, connect) and refusal
         if refusal is None:
             self._refusals.pop(where, None)
             return
@@ -116,7 +119,7 @@ class Login:
             if (refusal := _refusal(error)) is None:
                 raise
             return refusal
-        self._accepted = words
+        self._accepted = (words, *(each for each in self._accepted if each != words))[:MOST_ACCEPTED]
         return None
 
     def _current(self) -> Words:
