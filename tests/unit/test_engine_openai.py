@@ -7,11 +7,15 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
 
 from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.common.settings import EngineSettings, load
+from streamfleet.worker.engine import openai
 from streamfleet.worker.engine.base import (
     EngineAborted,
     EngineError,
@@ -19,6 +23,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
+from streamfleet.worker.engine.factory import build
 from streamfleet.worker.engine.openai import LIMITED_S, OpenAIEngine, Upstream
 from streamfleet.worker.engine.presence import MOST_REMEMBERED
 from streamfleet.worker.engine.server_limit import FIRST_PAUSE_S
@@ -707,6 +712,55 @@ async def test_without_quota_one_request_a_minute_tries() -> None:
         made.fault = None
         await made.engine.run(chat())
         assert (made.engine.allowance, made.engine.unready) == (None, "")
+
+
+def of_file(file: Path, handle: Answer, monkeypatch: pytest.MonkeyPatch, url: str = "http://a.test") -> OpenAIEngine:
+    """The engine that the settings make, with the key in a file, and a replaced network."""
+    monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
+    monkeypatch.setattr(
+        openai, "OpenAIEngine", partial(OpenAIEngine, transport=httpx.MockTransport(handle), clock=Time())
+    )
+    engine = build(load(EngineSettings, vllm_url=url))
+    assert isinstance(engine, OpenAIEngine)
+    return engine
+
+
+async def test_a_key_that_the_server_takes_no_more_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = "one"
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.headers["Authorization"] != f"Bearer {taken}" and request.url.path != "/v1/models":
+            return httpx.Response(401)
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    (file := tmp_path / "key").write_text("never taken")
+    engine = of_file(file, handle, monkeypatch)
+    await engine.start()
+    with pytest.raises(EngineUnavailable) as caught:
+        await engine.run(chat())
+    assert (caught.value.counted, engine.allowance) == (True, None)
+    file.write_text(taken)
+    await engine.run(chat())
+    taken = "two"
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable) as caught:
+            await engine.run(chat())
+        assert (caught.value.counted, caught.value.busy, engine.allowance) == (False, False, 0)
+        await eventually(lambda: engine.allowance == 1, what="one may try")
+        assert "the file of the API key" in engine.unready
+    file.write_text(taken)
+    await engine.run(chat())
+    assert (engine.allowance, engine.unready) == (None, "")
+    await engine.stop()
+
+
+async def test_a_key_that_cannot_change_is_not_waited_for() -> None:
+    async with coming() as made:
+        await made.engine.run(chat())
+        made.fault = httpx.Response(401)
+        assert (await made.counted("r-1"), made.engine.allowance) == (True, None)
 
 
 @pytest.mark.parametrize(

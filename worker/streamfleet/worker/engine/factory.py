@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.secret_files import FileSecret
 from streamfleet.common.settings import EngineSettings
 from streamfleet.worker.engine.base import Engine
 
@@ -54,7 +55,7 @@ def _openai(settings: EngineSettings) -> Engine:
         busy_statuses=frozenset(settings.remote_busy),
     )
     key = settings.vllm_api_key.get_secret_value
-    return OpenAIEngine(upstream, key if key() else None)
+    return OpenAIEngine(upstream, key if key() else None, renewable=isinstance(settings.vllm_api_key, FileSecret))
 
 
 def _vllm(settings: EngineSettings, max_sequences: int, reserve_percent: int) -> Engine:

@@ -61,6 +61,8 @@ INCOMPLETE = "upstream_incomplete"
 NO_QUOTA = "insufficient_quota"
 QUOTA_AGAIN_S = 60.0
 """Time after which a request tries whether there is quota again: somebody has to pay first."""
+KEY_AGAIN_S = 5.0
+"""Time after which a request tries whether the server takes the key that the file has by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class OpenAIEngine:
     Args:
         upstream: the server.
         api_key: asked before each request; sent as a bearer token. None for none.
+        renewable: the key may change. One that is refused after another was accepted is waited for.
         transport: replaces the network, for tests.
         clock: source of time.
     """
@@ -118,6 +121,7 @@ class OpenAIEngine:
         upstream: Upstream,
         api_key: Callable[[], str] | None = None,
         *,
+        renewable: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -127,6 +131,7 @@ class OpenAIEngine:
         # Kept out of the address, which httpx logs with every request.
         basic = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         auth = basic if api_key is None else _bearer(api_key)
+        self._renewable, self._key_accepted = renewable, False
         self._shown = str(url.copy_with(userinfo=b"")).rstrip("/")
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
@@ -427,6 +432,10 @@ class OpenAIEngine:
         text, after_ms = f"{self._shown} answers {status}", self._retry_after_ms(response)
         if status == _BUSY and _code(body) == NO_QUOTA:
             self._hold_off(f"{text}: {NO_QUOTA}", QUOTA_AGAIN_S)
+            raise EngineUnavailable(self.unready, said=_message(body), counted=False)
+        self._key_accepted |= status == 200
+        if status == 401 and self._renewable and self._key_accepted:
+            self._hold_off(f"{text}: the file of the API key has another than the server takes", KEY_AGAIN_S)
             raise EngineUnavailable(self.unready, said=_message(body), counted=False)
         if status in self._upstream.busy_statuses or status == _BUSY or (status == 503 and after_ms is not None):
             wait_ms = min(after_ms or 0, LONGEST_RETRY_AFTER_MS)
