@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
+from streamfleet.common.errors import SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, QueueSettings, load, unknown_variables
 from streamfleet.operator.access_rules import Patterns, Role, rules
@@ -164,8 +165,27 @@ def test_a_secret_from_a_file_is_what_the_file_says_now(tmp_path: Path, monkeypa
     assert key.get_secret_value() == "two"
     file.write_bytes(b"\xff")
     assert key.get_secret_value() == "two"
+    file.write_text("three\nfour")
+    assert key.get_secret_value() == "two"
     file.unlink()
     assert key.get_secret_value() == "two"
+
+
+@pytest.mark.parametrize("end", ["\nmore", "\r\nmore", "\x00more", "\x7fmore"])
+def test_a_key_of_several_lines_is_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """httpx would show it: Illegal header value b'Bearer …'."""
+    (file := tmp_path / "key").write_text(MARK + end)
+    with monkeypatch.context() as environ:
+        environ.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
+        with pytest.raises(SettingsError, match=r"^STREAMFLEET_VLLM_API_KEY_FILE: .* must be one line") as of_file:
+            load(EngineSettings, engine="simulated")
+    assert MARK not in str(of_file.value)
+    for value in (MARK + end, MARK + " "):
+        with pytest.raises(SettingsError, match=r"^STREAMFLEET_VLLM_API_KEY: must be one line") as given:
+            load(EngineSettings, engine="simulated", vllm_api_key=value)
+        assert MARK not in str(given.value)
 
 
 def test_a_command_takes_its_url_from_a_file(guarded: Guarded, url: str, tmp_path: Path) -> None:

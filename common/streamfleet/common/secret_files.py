@@ -15,6 +15,7 @@ from streamfleet.common.errors import SettingsError
 
 SUFFIX = "_FILE"
 MOST_BYTES = 65_536
+ONE_LINE = "must be one line, without control characters, and without spaces around it"
 
 
 def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
@@ -26,10 +27,15 @@ def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
     return [each + SUFFIX for each in names if each.isupper()]
 
 
+def is_one_line(value: str) -> bool:
+    """True if a value fits an HTTP header: an error of httpx about one that does not fit would show the secret."""
+    return value == value.strip() and not any(each < " " or each == "\x7f" for each in value)
+
+
 class FileSecret(SecretStr):
     """A secret from a file, which `get_secret_value` reads again: it may have changed since the start.
 
-    A file that is gone, empty or unreadable for the moment has its last value.
+    A file that is gone, empty, unreadable or not one line for the moment has its last value.
 
     Attributes:
         at_start: its first value.
@@ -74,8 +80,11 @@ def _read(variable: str, path: str) -> str:
         raise SettingsError(f"{variable}: {direct} is set too, and only one of them can count: remove one")
     try:
         with Path(path).open("rb") as file:
-            return file.read(MOST_BYTES).decode().strip()
+            value = file.read(MOST_BYTES).decode().strip()
     except OSError as error:
         raise SettingsError(f"{variable}: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{variable}: {path} is not text") from None
+    if not is_one_line(value):
+        raise SettingsError(f"{variable}: {path} {ONE_LINE}")
+    return value

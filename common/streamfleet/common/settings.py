@@ -22,7 +22,7 @@ from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
 from streamfleet.common.limits import QueueLimits, SharedLimits
 from streamfleet.common.protocol import LANES, Lane, check_name
-from streamfleet.common.secret_files import file_variables
+from streamfleet.common.secret_files import ONE_LINE, file_variables, is_one_line
 from streamfleet.common.settings_gateway import GatewaySettings, read_route
 from streamfleet.common.settings_group import PREFIX, Group, known_as
 
@@ -175,6 +175,13 @@ class EngineSettings(Group):
         "smollm2-cpu", description="Whose latencies the simulated engine follows."
     )
     simulated_speed: float = Field(1.0, gt=0, description="How much faster than its profile the simulated engine runs.")
+
+    @field_validator("vllm_api_key")
+    @classmethod
+    def _usable_key(cls, value: SecretStr) -> SecretStr:
+        if not is_one_line(value.get_secret_value()):
+            raise ValueError(ONE_LINE)
+        return value
 
     @field_validator("engine_args", mode="before")
     @classmethod
