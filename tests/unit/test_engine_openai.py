@@ -756,6 +756,27 @@ async def test_a_key_that_the_server_takes_no_more_is_waited_for(
     await engine.stop()
 
 
+@pytest.mark.parametrize(
+    ("url", "before"), [("http://a.test", None), ("http://user:word@a.test", "Basic dXNlcjp3b3Jk")]
+)
+async def test_a_file_that_is_empty_at_the_start_has_a_key_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, before: str | None
+) -> None:
+    seen: list[str | None] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("Authorization"))
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    (file := tmp_path / "key").touch()
+    engine = of_file(file, handle, monkeypatch, url)
+    await engine.start()
+    file.write_text(KEY)
+    await engine.run(chat())
+    await engine.stop()
+    assert seen == [before, f"Bearer {KEY}"]
+
+
 async def test_a_key_that_cannot_change_is_not_waited_for() -> None:
     async with coming() as made:
         await made.engine.run(chat())

@@ -54,8 +54,8 @@ def _openai(settings: EngineSettings) -> Engine:
         kv_tokens=settings.remote_kv_tokens or None,
         busy_statuses=frozenset(settings.remote_busy),
     )
-    key = settings.vllm_api_key.get_secret_value
-    return OpenAIEngine(upstream, key if key() else None, renewable=isinstance(settings.vllm_api_key, FileSecret))
+    key, renewable = settings.vllm_api_key.get_secret_value, isinstance(settings.vllm_api_key, FileSecret)
+    return OpenAIEngine(upstream, key if renewable or key() else None, renewable=renewable)
 
 
 def _vllm(settings: EngineSettings, max_sequences: int, reserve_percent: int) -> Engine:

@@ -107,7 +107,7 @@ class OpenAIEngine:
 
     Args:
         upstream: the server.
-        api_key: asked before each request; sent as a bearer token. None for none.
+        api_key: asked before each request; sent as a bearer token. None, or an empty text, for none.
         renewable: the key may change. One that is refused after another was accepted is waited for.
         transport: replaces the network, for tests.
         clock: source of time.
@@ -130,7 +130,7 @@ class OpenAIEngine:
         url = _root(upstream.base_url)
         # Kept out of the address, which httpx logs with every request.
         basic = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
-        auth = basic if api_key is None else _bearer(api_key)
+        auth = basic if api_key is None else _bearer(api_key, basic)
         self._renewable, self._key_accepted = renewable, False
         self._shown = str(url.copy_with(userinfo=b"")).rstrip("/")
         self._clock = clock or SystemClock()
@@ -473,11 +473,14 @@ class OpenAIEngine:
             return None
 
 
-def _bearer(api_key: Callable[[], str]) -> Callable[[httpx.Request], httpx.Request]:
-    """Adds the key of this moment to a request: its file may have changed."""
+def _bearer(api_key: Callable[[], str], basic: httpx.BasicAuth | None) -> Callable[[httpx.Request], httpx.Request]:
+    """Adds the key of this moment to a request, or the URL's login: its file may be empty, or have changed."""
 
     def add(request: httpx.Request) -> httpx.Request:
-        request.headers["Authorization"] = f"Bearer {api_key()}"
+        if key := api_key():
+            request.headers["Authorization"] = f"Bearer {key}"
+        elif basic is not None:
+            next(basic.auth_flow(request))  # adds its header
         return request
 
     return add
