@@ -17,6 +17,7 @@ from streamfleet.common.connection import connection as trying
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.settings import QueueSettings, load
+from streamfleet.operator.commands.doctor import _examine
 from streamfleet.producer import Chunk, Client
 from tests.fault.proxy import Proxy
 from tests.ha.nodes import SentinelServer, tell
@@ -451,6 +452,13 @@ async def test_a_provider_is_asked_for_each_new_connection(server: RedisServer, 
     tokens.token = passwords.password
     await eventually_answers(connection)
     await connection.close()
+
+
+async def test_doctor_knows_that_a_provider_gives_a_password(server: RedisServer, passwords: Passwords) -> None:
+    await changed(server, passwords)
+    settings = load(QueueSettings, redis_url=server.url, redis_credentials=Tokens(passwords.password))
+    (access,) = (check for check in await _examine(settings) if check.name == "access")
+    assert (access.level, access.seen.partition(" can")[0]) == ("ok", "user fleet")
 
 
 async def eventually_settled(connection: Connection) -> None:
