@@ -109,7 +109,6 @@ class FaultKind(StrEnum):
     LIMIT = "limit"
     DELETE = "delete"
     RESTORE = "restore"
-    PASSWORD = "password"
     POINT = "point"
 
 
