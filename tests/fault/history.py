@@ -100,7 +100,9 @@ class History:
         redis_clock: (machine's clock, how far Redis's was ahead of it from then on), epoch ms and ms.
         outages: when Redis was away, by the machine's clock: beginning and end, epoch ms.
         rewinds: (from, to) in epoch ms of what a restored snapshot undid, by the machine's clock.
-        rewound: ids of which something happened in such a time.
+        rewound: ids of which something happened in such a time, or right after a stop that began in it: the worker may
+            have taken the request before.
+        stopped: worker name to (from, to) of its stops, epoch ms.
         told_lost: ids whose callers were told that Redis has lost them.
         doubles: entries sent on purpose, or in doubt, under an id that had been sent before.
         doubted: ids of those in doubt: where both entries are there, both may run at once.
@@ -131,6 +133,7 @@ class History:
     outages: list[tuple[int, int]] = field(default_factory=list)
     rewinds: list[tuple[int, int]] = field(default_factory=list)
     rewound: set[str] = field(default_factory=set)
+    stopped: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     told_lost: set[str] = field(default_factory=set)
     doubles: int = 0
     doubted: set[str] = field(default_factory=set)
@@ -140,6 +143,11 @@ class History:
     def undone(self, at_ms: int) -> bool:
         """True if a restored snapshot may have undone what happened at this time."""
         return any(began <= at_ms <= over + STEP_MS for began, over in self.rewinds)
+
+    def taken_undone(self, execution: Execution) -> bool:
+        """True if its worker, which then stood still, may have taken it in a time that was undone."""
+        stops = self.stopped.get(execution.worker, [])
+        return any(self.undone(began) and over <= execution.start_ms <= over + STEP_MS for began, over in stops)
 
     def lasting(self) -> History:
         """The history without the requests that a restored snapshot may have touched."""
@@ -199,6 +207,7 @@ def read_logs(folder: Path, history: History) -> None:
         logs = (path for kind in ("*.journal", "*.witness", "events.jsonl") for path in folder.glob(kind))
         lines = (line for path in logs for line in read(path))
         history.rewound = {line["id"] for line in lines if line.get("id") and history.undone(line["at"])}
+        history.rewound |= {name for name, some in history.executions.items() if any(map(history.taken_undone, some))}
 
 
 def _read_events(path: Path, history: History) -> None:
@@ -206,6 +215,10 @@ def _read_events(path: Path, history: History) -> None:
         match line["e"]:
             case "fault":
                 history.touched[line["worker"]].add(line["kind"])
+                if line["kind"] == "stop":
+                    history.stopped[line["worker"]].append((line["at"], line["at"]))
+                elif line["kind"] == "cont" and (stops := history.stopped[line["worker"]]):
+                    stops.append((stops.pop()[0], line["at"]))
             case "redis_clock":
                 history.redis_clock.append((line["at"], line["ahead_ms"]))
             case "outage" if line["what"] in AWAY:

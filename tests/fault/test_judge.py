@@ -488,8 +488,17 @@ def test_only_what_a_restored_snapshot_lost_may_be_cancelled_and_not_counted() -
 
 def test_what_a_log_tells_of_the_time_of_a_restore_is_not_judged(tmp_path: Path) -> None:
     lines: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
-        "events.jsonl": [("outage", 1_000, {"what": "restore"}), ("outage_over", 3_000, {"what": "restore"})],
+        "events.jsonl": [
+            ("outage", 1_000, {"what": "restore"}),
+            ("fault", 2_500, {"kind": "stop", "worker": "stood"}),
+            ("outage_over", 3_000, {"what": "restore"}),
+            ("fault", 5_000, {"kind": "cont", "worker": "stood"}),
+        ],
         "w.witness": [("start", 2_000, {"id": "a", "attempt": 1, "entry": "", "n": 1})],
+        "stood.witness": [
+            ("start", 5_100, {"id": "d", "attempt": 1, "entry": "", "n": 1}),
+            ("start", 7_000, {"id": "e", "attempt": 1, "entry": "", "n": 2}),
+        ],
         "p.journal": [("cancel", 5_000, {"id": "b", "said": True}), ("told_lost", 6_000, {"id": "c"})],
     }
     for name, events in lines.items():
@@ -497,5 +506,5 @@ def test_what_a_log_tells_of_the_time_of_a_restore_is_not_judged(tmp_path: Path)
         (tmp_path / name).write_text("".join(text + "\n" for text in texts))
     history = History()
     read_logs(tmp_path, history)
-    assert (history.rewinds, history.rewound, history.told_lost) == ([(1_000, 3_000)], {"a"}, {"c"})
-    assert not history.lasting().executions
+    assert (history.rewinds, history.rewound, history.told_lost) == ([(1_000, 3_000)], {"a", "d"}, {"c"})
+    assert history.lasting().executions.keys() == {"e"}
