@@ -22,7 +22,7 @@ from bench.goodput.work import SPEED, Session, Turn
 URGENT_TOKENS, URGENT_LANE = 32, "critical"
 LENGTHS = (256, 768)
 SLOTS_WITH_RESERVE = 40
-"""What a worker makes of an engine's 32 slots by default: a quarter more, which are the reserve."""
+"""A worker makes 40 slots of an engine's 32 by default: the reserve is a quarter more."""
 ALONE, ORDER, SPLIT, RESERVE = "urgent alone", "order alone", "split", "reserve"
 BEYOND_MS, LEFT_PERCENT, INTERRUPTIONS, GUARANTEED = 10.0, 95.0, 3.0, 4.5
 """Bounds: beside the same alone and two steps; of what urgent work leaves; of one request; of picks, in per cent."""

@@ -23,7 +23,7 @@ from streamfleet.worker.worker import Worker
 
 EVERY_S, PATIENT_S, GRACE_S, BACKLOG = 1.0, 15.0, 12.0, 200
 MOST_MS = 1_000.0
-"""Of the first token; on a machine whose steps take 0.1 to 0.3 s."""
+"""Bound of the first token, for a machine whose steps take 0.1 to 0.3 s."""
 
 
 class Counted:

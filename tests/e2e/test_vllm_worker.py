@@ -39,7 +39,7 @@ LANE = "{default}:lane:high"
 HI = '{"messages":[{"role":"user","content":"Say hi"}],"max_tokens":8}'
 GREEDY = {"max_tokens": 24, "temperature": 0}
 LONG = {"max_tokens": 1_900, "ignore_eos": True}
-# What an SDK leaves is kept for its next try, for 10 s: this has its own end before.
+# A gateway keeps a run that an SDK left for 10 s, for its next try: this one ends before.
 SLOW = {"max_tokens": 200, "ignore_eos": True}
 STORY = {"messages": messages("Tell me a very long story."), **LONG}
 # These take as long as they are allowed to, which is longer than this test has.
