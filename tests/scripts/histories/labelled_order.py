@@ -217,9 +217,15 @@ class Order(Model):
         return {key: sorted(rows) for key, rows in sets.items()}
 
     def _compare_late(self, number: int, late: Mapping[str, float]) -> None:
-        """In a shared lane `late` tells of each tenant a time before its first deadline to come."""
+        """In a shared lane `late` tells of each tenant a time before its first deadline to come.
+
+        What has a home and no tenant is behind the first of that home, until that one is taken or has ended.
+        """
         lane = self.lanes[number]
+        firsts = {e.home: e for e in reversed(lane.of(""))}
         for e in lane.rows(lambda e: e.deadline is not None and e.deadline > self.now) if lane.shared else ():
+            if not e.tenant and e.home and e is not firsts[e.home]:
+                continue
             assert late.get(e.tenant, math.inf) <= e.rank, f"lane {number}: {e.tenant!r} has {e}, {late}"
 
 

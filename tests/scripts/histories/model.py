@@ -19,6 +19,9 @@ UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
 HOME_MS = 10_000
 """Longest time for which a request that gave way waits for its worker."""
+URGENT_MS, OWN_MS = 10_000, 1_000
+"""A request that waits for a worker goes before others of its tenant, unless one of them has to run within the first of
+these times, and sooner than it by more than the second."""
 _SET = re.compile(r"ready:(\w+)(?::(?:(t|th|h):(.*)|(held)))?$", re.DOTALL)
 _LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*|usage|resumed_tokens")
 
@@ -337,8 +340,14 @@ class Model:
             self.left_behind[self.entries[name].member] = charge
         self.end(name, "vanished", 0)
 
-    def upkeep(self) -> None:
-        """The housekeeping finds charges of runs that are over."""
+    def upkeep(self, tickets: Mapping[str, str]) -> None:
+        """The housekeeping finds charges of runs that are over, and of what was deleted by hand while it waited.
+
+        One with a ticket is known to wait: its charge stays until a pull finds that it is gone.
+        """
+        for name in self.ghosts & self.charges.keys():
+            if self.places[name] in (READY, HANDED_OUT) and self.entries[name].member not in tickets:
+                self.left_behind[self.entries[name].member] = self.charges.pop(name)
         for charge in self.left_behind.values():
             self.lost_tokens[charge.tenant] += charge.run
             self.settled[charge.tenant] += charge.kept
@@ -347,7 +356,8 @@ class Model:
     def _compare_tenants(self, dump: Dump) -> None:
         served = dump.get("served", {})
         found = {field[2:]: Charge.read(words) for field, words in served.items() if field.startswith("c|")}
-        assert found == self.left_behind | {self.entries[name].member: charge for name, charge in self.charges.items()}
+        charges = self.left_behind | {self.entries[name].member: charge for name, charge in self.charges.items()}
+        assert found == charges, f"{found}, not {charges}"
         for name, charge in self.charges.items():
             free = not charge.tenant and charge.run == 0  # it runs, and no tenant waited when it was picked
             assert (charge.run > 0) == (self.places[name][0] == "running") or free, f"{name}: {charge}"
@@ -420,7 +430,7 @@ class Model:
         self._drop(sorted(ended), now, after)
         pool = {name for name, place in self.places.items() if place == READY}
         gone = sorted(name for name in pool - set(claimed) if name not in seen)
-        self._check_order(pool, claimed, gone, self._theirs(worker, now))
+        self._check_order(pool, claimed, gone, self._theirs(worker, now), worker, now)
         self._let_go(pool, now, after)
         for claim in claims:
             self._claim(worker, now, claim, pool)
@@ -456,7 +466,16 @@ class Model:
             if self.homes[name][0] <= now and stream_id not in held:
                 self.anybodys.add(name)
 
-    def _check_order(self, pool: set[str], claimed: list[str], gone: list[str], theirs: set[str]) -> None:
+    def _goes_first(self, name: str, others: set[str], worker: str, now: int) -> bool:
+        """It waits for this worker, and nothing else of its tenant has to run soon."""
+        if name in self.anybodys or self.homes.get(name, (0, ""))[1] != worker:
+            return False
+        first = min(self.ranks[other] for other in others)
+        return not (first <= now + URGENT_MS and self.ranks[name] > first + OWN_MS)
+
+    def _check_order(
+        self, pool: set[str], claimed: list[str], gone: list[str], theirs: set[str], worker: str, now: int
+    ) -> None:
         for lane in [] if self.sessions else LANES:
             here = {name for name in pool | set(claimed) if name.startswith(f"{lane}:")}
             left = here - set(claimed) - set(gone)
@@ -466,7 +485,7 @@ class Model:
             dropped = [name for name in gone if self.entries[name].lane == lane and name not in theirs]
             for tenant in {self.entries[name].tenant for name in here}:  # the order within each
                 own = {name for name in here if self.entries[name].tenant == tenant}
-                mine = [name for name in taken if name in own]
+                mine = [name for name in taken if name in own and not self._goes_first(name, own, worker, now)]
                 self._check_taken(lane, [name for name in mine if name in theirs], left & theirs & own)
                 ended = [name for name in dropped if name in own]
                 self._check_taken(lane, [name for name in mine if name not in theirs], (left - theirs) & own, ended)

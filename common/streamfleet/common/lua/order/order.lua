@@ -5,10 +5,10 @@
 --   :h:<home> for entries with a home and no tenant; members as in the ready set.
 --   :held for interrupted entries, which wait for their worker until the time that `interruptions` tells; members as in :ht:.
 -- :firsts has homes by the rank of the first of their :h:. While tenants share the lane, :late has each by a rank that is no
--- later than its first deadline. :past has tenants of which a pull has found a passed deadline, until the housekeeping has
--- ended those requests. `tickets` has '<home> <bytes> <limit> <tenant>' of each request that waits for a home. LANES has the
--- field `labelled`: of each lane '<in :t:> <with tenant and home> <in :h:> <held>;'. While nothing has a label, this field is
--- missing, and a script reads nothing else of all this.
+-- later than its first deadline; of a :h: only the first counts. :past has tenants of which a pull has found a passed deadline,
+-- until the housekeeping has ended those requests. `tickets` has '<home> <bytes> <limit> <tenant>' of each request that waits for
+-- a home. LANES has the field `labelled`: of each lane '<in :t:> <with tenant and home> <in :h:> <held>;'. While nothing has a
+-- label, this field is missing, and a script reads nothing else of all this.
 local TICKETS, OTHER = KEYS[SHARED - 4], 'other'
 -- @guard order: a key of another type is left alone
 if not call_if_typed('HLEN', TICKETS) then return false end
