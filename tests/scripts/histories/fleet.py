@@ -24,7 +24,8 @@ class Fleet(Producing, Pulling, Finishing, Faults):
 
     async def step(self, step: Step) -> None:
         verb: Callable[[Step], Coroutine[Any, Any, None]] = getattr(self, f"_{step.verb}")
-        if step.z % 9 == 0 and step.verb in ON_A_FULL_SERVER:
+        self.full = step.z % 9 == 0 and step.verb in ON_A_FULL_SERVER
+        if self.full:
             async with self.queue.full_memory():
                 await verb(step)
         else:

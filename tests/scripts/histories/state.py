@@ -70,6 +70,8 @@ class FleetState:
         self.shape = 0
         """Odd: some requests are a tenant's. Its next two bits: some are of sessions."""
         self.made = len(self.workers)
+        self.full = False
+        """The server refuses in this step whatever needs memory."""
         self.one_body = False
         """An id always comes with the same body, and workers do not tell its digest: as scripts took it before."""
 
