@@ -302,15 +302,16 @@ class LabelledState:
             tenant = self.order.tenant(request.entry.tenant)
             if request.lane in self.paused or request.late(now) or not tenant.may_run:
                 continue
-            free = self.order.free_since[request.entry.tenant]
-            since = max(request.since, free, self.open_since[request.lane], self.calm_from)
+            free, opened = self.order.free_since[request.entry.tenant], self.open_since[request.lane]
+            since = max(request.since, free, opened, self.calm_from)
             for worker in self.workers:
                 room = worker.free_since[request.lane.number - 1]
                 idle = now - max(since, now if room is None else room)
                 if idle <= IDLE_MS:
                     continue
                 mine = request.entry.home == self.order.number(worker.name) and worker.waits is Role.WAITER
-                told = request.entry.home == 0 or (mine and since == request.since != self.open_since[request.lane])
+                # A home is told of what becomes ready, but not of what its tenant or its lane may run again.
+                told = request.entry.home == 0 or (mine and since == request.since and since not in (free, opened))
                 patient = not told or await self._is_told_again(since)
                 if idle > HOME_MS or not patient:
                     raise AssertionError(f"{worker.name} idles beside {request.name} for {idle} ms")

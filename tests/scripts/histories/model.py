@@ -19,9 +19,9 @@ UNDELIVERED, HANDED_OUT, READY = ("undelivered",), ("handed out",), ("ready",)
 Place = tuple[Any, ...]
 HOME_MS = 10_000
 """Longest time for which a request that gave way waits for its worker."""
-URGENT_MS, OWN_MS = 10_000, 1_000
-"""A request that waits for a worker goes before others of its tenant, unless one of them has to run within the first of
-these times, and sooner than it by more than the second."""
+LATE_MS, URGENT_MS, OWN_MS = 3_000, 10_000, 1_000
+"""A request is nearly late within the first of these times of its deadline. One that waits for a worker goes before
+others of its tenant, unless one of them has to run within the second, and sooner than it by more than the third."""
 _SET = re.compile(r"ready:(\w+)(?::(?:(t|th|h):(.*)|(held)))?$", re.DOTALL)
 _LATER_FIELDS = re.compile(r"entry|lane|enqueued_ms|tenant|session|traceparent|meta|notified:.*|usage|resumed_tokens")
 
@@ -467,7 +467,10 @@ class Model:
                 self.anybodys.add(name)
 
     def _goes_first(self, name: str, others: set[str], worker: str, now: int) -> bool:
-        """It waits for this worker, and nothing else of its tenant has to run soon."""
+        """It is nearly late; or it waits for this worker, and nothing else of its tenant has to run soon."""
+        deadline = self.deadline(self.entries[name])
+        if deadline is not None and deadline <= now + LATE_MS:
+            return True
         if name in self.anybodys or self.homes.get(name, (0, ""))[1] != worker:
             return False
         first = min(self.ranks[other] for other in others)
