@@ -297,6 +297,7 @@ class LabelledFleet(LabelledState):
                 await self._pull(worker, worker.rooms())
             self.workers.remove(worker)
             await self.queue.broker.deregister(worker.name)
+            await self._follow()
 
     async def _limit(self, step: Step) -> None:
         """An operator gives a tenant a weight and a limit."""
