@@ -189,6 +189,16 @@ async def test_in_its_tenants_turn_it_goes_to_anybody_after_a_while(queue: Queue
     assert await take(queue.at(NOW + 3 * D), other, 1) == [f"{NOW}-1"]
 
 
+async def test_what_another_home_is_late_with_hides_nothing_that_is_taken_after_it(queue: Queue) -> None:
+    """A tenant's requests are read by their places in its set: none may leave it before the others are picked."""
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", deadline=NOW + 60_000)
+    await queue.add("high", f"{NOW}-2", deadline=NOW + 60_000, session="first")
+    for number in (3, 4):
+        await queue.add("high", f"{NOW}-{number}", tenant="b", body=json.dumps({"prompt": "x" * 1_000}))
+    assert await take(queue.at(NOW + 3 * D), "w2") == [f"{NOW}-1", f"{NOW}-3", f"{NOW}-2", f"{NOW}-4"]
+
+
 async def test_its_own_goes_first_unless_its_tenant_has_something_that_has_to_run_soon(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number, deadline_ms in enumerate((12_000, 11_000, 13_000)):

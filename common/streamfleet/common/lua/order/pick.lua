@@ -146,10 +146,13 @@ local function take_out()
   P.out = #P.picked
 end
 
--- Takes out another home's first at once, with all that was picked before: the next one is that home's first now.
+-- Takes out another home's first at once: the next one is that home's first now. What was picked before stays: parts of its sets
+-- are read by place.
 local function out_at_once(row)
   out(row)
-  take_out()
+  call('ZREM', o.key(P.lane, ':h:', row.home), row.member)
+  row.popped = true
+  o.first_changed(P.lane, row.home)
 end
 
 -- Rows of a set are read in growing parts, and made as far as they are needed. Returns the first from a place on that is not
