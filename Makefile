@@ -43,7 +43,7 @@ fault-mutants: setup-dev ## Take the guards out one by one: the fault harness ha
 fault-recovery: setup-dev ## How soon another worker goes on after SIGKILL and SIGTERM
 	@$(BIN)/python -m tests.fault.recovery $(ARGS)
 
-fault-ha: setup-dev ## Fail over a Redis behind Sentinel, and move and fail over a slot of a Redis Cluster, under load
+fault-ha: setup-dev ## Fail over a Redis behind Sentinel, move and fail over a slot of a Redis Cluster, change passwords, under load
 	@$(BIN)/python -m tests.ha sentinel $(ARGS)
 	@$(BIN)/python -m tests.ha cluster $(ARGS)
 	@$(BIN)/python -m tests.ha wait $(ARGS)

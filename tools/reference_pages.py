@@ -209,7 +209,7 @@ def _aliases(field: FieldInfo) -> list[str]:
 
 
 def _default(field: FieldInfo) -> str:
-    value: Any = field.default
+    value: Any = "" if field.default is None else field.default
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if isinstance(value, float) and value.is_integer():

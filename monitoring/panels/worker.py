@@ -50,10 +50,11 @@ WORKER = Dashboard(
         ),
         Panel(
             "Tried again, handed back",
-            "Requests a second that went back after a fault, or went back untried.",
+            "Requests a second that went back after a fault, or went back untried; those that a busy server refused.",
             [
                 (f"sum(rate(streamfleet_requests_retried_total{{{ONE}}}[{RATE}]))", "tried again"),
                 (f"sum(rate(streamfleet_requests_released_total{{{ONE}}}[{RATE}]))", "handed back"),
+                (f"sum(rate(streamfleet_server_busy_total{{{ONE}}}[{RATE}]))", "refused"),
             ],
             "reqps",
         ),

@@ -62,6 +62,7 @@ class Striker:
             FaultKind.LIMIT: self._limit,
             FaultKind.DELETE: self._delete,
             FaultKind.RESTORE: self._restore,
+            FaultKind.PASSWORD: self._password,
             FaultKind.POINT: self._point,
         }
 
@@ -144,6 +145,16 @@ class Striker:
         self._harness.journal.write("outage", what="restore")
         await self._harness.redis.restore(fault.seconds)
         self._harness.journal.write("outage_over", what="restore")
+        return True
+
+    async def _password(self, fault: Fault) -> bool:
+        """Change the password; the files that processes read change before, with or after it."""
+        order, user, *how = fault.what.split()
+        self._harness.journal.write("outage", what="password")
+        refused = self._harness.redis.refusals
+        await self._harness.redis.change_password(order, user.strip("-"), fault.seconds, restart=bool(how))
+        self._harness.journal.write("outage_over", what="password")
+        self._harness.journal.write("refused", count=self._harness.redis.refusals - refused)
         return True
 
     async def _delete(self, fault: Fault) -> bool:

@@ -14,6 +14,7 @@ from tests.fault.journal import Journal
 from tests.fault.launcher import Launcher
 from tests.fault.plan import Setup
 from tests.fault.proxy import Proxy
+from tests.passwords import Passwords
 
 PAUSE_S = 0.1  # before an ended worker is started again
 
@@ -49,10 +50,20 @@ class Fleet:
         folder: logs and witnesses go there.
         redis_port: for the proxies.
         journal: starts and exits are written there.
+        passwords: of Redis.
     """
 
-    def __init__(self, launcher: Launcher, setup: Setup, folder: Path, redis_port: int, journal: Journal) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        setup: Setup,
+        folder: Path,
+        redis_port: int,
+        journal: Journal,
+        passwords: Passwords,
+    ) -> None:
         self._launcher, self._setup, self._folder, self._journal = launcher, setup, folder, journal
+        self._passwords = passwords
         self.proxies = [Proxy(redis_port) for _ in range(setup.workers)]
         self.controls = Controls(folder / "control", self._heard)
         self.members: list[Member | None] = [None] * setup.workers
@@ -143,11 +154,12 @@ class Fleet:
         self._generation += 1
         member = Member(slot, f"w{slot}.{self._generation}")
         self.members[slot] = self._by_name[member.name] = member
+        file = self._passwords.file(self.proxies[slot].url, f"slot-{slot}")
         variables = (
             self._setup.variables()
             | self._setup.of_worker(slot)
             | {
-                "STREAMFLEET_REDIS_URL": self.proxies[slot].url,
+                "STREAMFLEET_REDIS_URL_FILE": str(file),
                 "STREAMFLEET_WORKER_NAME": member.name,
             }
         )
@@ -180,6 +192,7 @@ class Fleet:
 
     def _heard(self, name: str, said: dict[str, Any]) -> None:
         if said["said"] == "ready":
+            self._journal.write("ready", worker=name)
             self._by_name[name].ready.set()
         elif said["said"] == "struck":
             self.on_struck(name, said)

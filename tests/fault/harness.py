@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfleet.common.connection import Connection
+from streamfleet.common.connection.login import Login
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.keys import Keys
 from tests.broker import Broker
@@ -63,16 +64,19 @@ class Harness:
         self.folder, self.redis, self.setup, self.mark = folder, redis, setup, mark
         self._launcher = launcher
         self.journal = Journal(folder / "events.jsonl")
-        self.fleet = Fleet(launcher, setup, folder, redis.server.port, self.journal)
+        self.fleet = Fleet(launcher, setup, folder, redis.server.port, self.journal, redis.passwords)
         self.collector = Collector(redis, self.journal, setup.queues)
         self.producers: list[ProducerProcess] = []
         self.stuck: list[str] = []
         self._collecting: asyncio.Task[None] | None = None
-        self.brokers = [Broker(Connection(redis.server.url), Keys(queue)) for queue in setup.queues]
+        url = redis.server.url
+        login = Login(lambda: redis.passwords.current(url), renewable=True)
+        self.brokers = [Broker(Connection(url, login=login), Keys(queue)) for queue in setup.queues]
         self.broker = self.brokers[0]
 
     async def open(self) -> None:
         await self.fleet.open()
+        await self.broker.connection.ping()  # only a login that was accepted once is waited for
         self._collecting = asyncio.create_task(self.collector.run())
 
     async def close(self) -> None:
@@ -98,12 +102,13 @@ class Harness:
         paths["steps"].write_text(steps_as_json(tuple(steps)))
         producer = ProducerProcess(name, paths["journal"], Proxy(self.redis.server.port))
         await producer.proxy.open()
+        file = self.redis.passwords.file(producer.proxy.url, name)
         spec = {
             "role": "producer",
             "name": name,
             "url": producer.proxy.url,
             "queue": self.setup.queue_of(len(self.producers)),
-            "env": self.setup.variables(),
+            "env": self.setup.variables() | {"STREAMFLEET_REDIS_URL_FILE": str(file)},
             "mutation": mutation,
             **{what: str(path) for what, path in paths.items()},
         }
@@ -173,7 +178,7 @@ async def harness_on(
     async with contextlib.AsyncExitStack() as stack:
         if launcher is None:
             launcher = await stack.enter_async_context(warm_launcher(mark, setup.engine, folder))
-        redis = Faulty(binary)
+        redis = Faulty(binary, folder)
         await redis.open()
         stack.push_async_callback(redis.close)
         harness = Harness(folder, launcher, redis, setup, mark)

@@ -19,6 +19,7 @@ from tests.fault.leftovers import Leftover, leftovers
 AWAY: dict[str, Callable[[History], list[tuple[int, int]]]] = {
     "redis_kill": lambda history: history.outages,
     "restore": lambda history: history.rewinds,
+    "password": lambda history: history.outages,
 }
 STEP_MS = 1_000  # between a step of Redis's clock and the line in the log that tells of it
 
@@ -98,7 +99,10 @@ class History:
         problems: whatever the audit, or a log, complains of.
         counts: the queue's counters.
         redis_clock: (machine's clock, how far Redis's was ahead of it from then on), epoch ms and ms.
-        outages: when Redis was away, by the machine's clock: beginning and end, epoch ms.
+        outages: when Redis was away, or refused logins, by the machine's clock: beginning and end, epoch ms.
+        refusals: how often Redis refused a login or a command in each change of its password.
+        started: worker to when, epoch ms.
+        ready: workers that took requests.
         rewinds: (from, to) in epoch ms of what a restored snapshot undid, by the machine's clock.
         rewound: ids of which something happened in such a time, or right after a stop that began in it: the worker may
             have taken the request before.
@@ -131,6 +135,9 @@ class History:
     counts: dict[str, int] = field(default_factory=dict)
     redis_clock: list[tuple[int, int]] = field(default_factory=list)
     outages: list[tuple[int, int]] = field(default_factory=list)
+    refusals: list[int] = field(default_factory=list)
+    started: dict[str, int] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
     rewinds: list[tuple[int, int]] = field(default_factory=list)
     rewound: set[str] = field(default_factory=set)
     stopped: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -226,10 +233,22 @@ def _read_events(path: Path, history: History) -> None:
             case "outage_over" if line["what"] in AWAY:
                 times = AWAY[line["what"]](history)
                 times.append((times.pop()[0], line["at"]))
-            case "exit":
-                history.exits.append(Exit(line["worker"], line["code"]))
+            case "refused":
+                history.refusals.append(line["count"])
+            case "started" | "ready" | "exit":
+                _read_life(line, history)
             case "notified":
                 history.live.append(Notified(line["reply"], line["id"], line["told"], line["result"]))
+
+
+def _read_life(line: dict[str, Any], history: History) -> None:
+    match line["e"]:
+        case "started":
+            history.started[line["worker"]] = line["at"]
+        case "ready":
+            history.ready.add(line["worker"])
+        case "exit":
+            history.exits.append(Exit(line["worker"], line["code"]))
 
 
 def _read_producer(path: Path, history: History) -> None:

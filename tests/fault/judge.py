@@ -13,7 +13,7 @@ from tests.fault.plan import ALLOWED, Kind
 FREEZING = frozenset({"stop", "point_stop", "point_stall", "cut", "delay", "black_hole", "swallow"})
 CUTTING_OFF = frozenset({"cut", "delay", "black_hole"})
 DEADLY = frozenset({"kill", "point_kill"})
-KILLED, TERMINATED, ENGINE_FAILED, LOOP_HUNG = -9, -15, 3, 70
+KILLED, TERMINATED, REFUSED, ENGINE_FAILED, LOOP_HUNG = -9, -15, 2, 3, 70
 MOST_INNOCENT, INNOCENT_PER_MILLE = 3, 2
 WITHOUT_LETTER = frozenset({"succeeded", "cancelled"})
 LEAVE = "leave"  # asked to, when all was over: no excuse for what it lost before
@@ -295,6 +295,8 @@ def workers_end_as_planned(history: History) -> Iterator[Violation]:
         planned = {
             0: asked,
             KILLED: bool(touched & DEADLY) or "poison" in marked,
+            # Started while its file and the server differ. One that was let in before waits.
+            REFUSED: end.worker not in history.ready and _while_away(history, end.worker),
             ENGINE_FAILED: failed,
             LOOP_HUNG: "point_stall" in touched,
             # On its way out already, nobody is left in it who could hear the signal.
@@ -306,6 +308,17 @@ def workers_end_as_planned(history: History) -> Iterator[Violation]:
         yield Violation("stuck", "", f"{name} did not end when asked to")
     for process in history.orphans:
         yield Violation("orphan", "", f"left over: {process}")
+
+
+def _while_away(history: History, worker: str) -> bool:
+    return history.back(started := history.started.get(worker, 0)) > started
+
+
+def changed_passwords_were_met(history: History) -> Iterator[Violation]:
+    if history.refusals and not any(history.refusals):
+        yield Violation(
+            "password", "", f"nobody was refused a login in {len(history.refusals)} changes: they show nothing"
+        )
 
 
 def poison_names_the_workers_that_it_killed(history: History) -> Iterator[Violation]:
@@ -345,6 +358,7 @@ RULES: tuple[Callable[[History], Iterator[Violation]], ...] = (
     nothing_starts_after_its_end,
     lost_attempts_have_a_reason,
     workers_end_as_planned,
+    changed_passwords_were_met,
     nothing_is_left,
     few_innocent_are_given_up,
     poison_names_the_workers_that_it_killed,

@@ -18,8 +18,10 @@ import redis.exceptions
 
 from streamfleet.common import scripts
 from streamfleet.common.broker.housekeeping import ExpiryScan
+from streamfleet.common.broker.types import Claim
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.connection import Connection, connection
+from streamfleet.common.connection.login import Login
 from streamfleet.common.protocol import Lane
 from streamfleet.worker import lease, pull
 from streamfleet.worker.containment import PoisonIsolation
@@ -152,9 +154,18 @@ async def _kept_with_get(broker: WorkerBroker, runs: Sequence[str]) -> list[Any]
     return list(await broker.connection.pipeline([("GET", broker.keys.kept(run)) for run in runs]))
 
 
+def _as_at_the_start() -> None:
+    current = Login._current
+    Login._current = lambda login: login._words if login.accepted else current(login)  # type: ignore[method-assign,assignment]
+
+
 def _company_from_64() -> None:
     company = PoisonIsolation.company
-    PoisonIsolation.company = lambda isolation, claim, _, most: company(isolation, claim, sys.maxsize, most)  # type: ignore[method-assign,assignment]
+
+    def from_64(isolation: PoisonIsolation, claim: Claim, _: int, most: int, *, suspect: bool = False) -> int | None:
+        return company(isolation, claim, sys.maxsize, most, suspect=suspect)
+
+    PoisonIsolation.company = from_64  # type: ignore[method-assign,assignment]
 
 
 def _patient_waits() -> None:
@@ -451,6 +462,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         "connections_die",
         "unexplained: r",
         patch=_each(_set(lease, "LEAST_ANSWER_S", 60.0), _set(connection, "CHECK_AFTER_S", 60.0)),
+    ),
+    Mutation(
+        "password-read-again",
+        "each new connection logs in with what the file says then",
+        "it logs in with what the file said at the start",
+        "password_changes",
+        "lost: r0",
+        patch=_as_at_the_start,
+    ),
+    Mutation(
+        "password-waits",
+        "whoever was let in before waits for another password",
+        "a refused login ends the worker",
+        "password_changes",
+        "ended with 2, which nothing asked for",
+        patch=_set(Connection, "_may_pass", lambda *_: False),
     ),
     Mutation(
         "outage",

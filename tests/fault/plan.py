@@ -109,6 +109,7 @@ class FaultKind(StrEnum):
     LIMIT = "limit"
     DELETE = "delete"
     RESTORE = "restore"
+    PASSWORD = "password"
     POINT = "point"
 
 

@@ -30,6 +30,7 @@ from streamfleet.producer.handle import Handle
 from tests.fault import mutations
 from tests.fault.journal import Journal
 from tests.fault.plan import Item, Step, steps_from_json
+from tests.passwords import Credentials
 
 AGAIN_S = 0.1
 ANSWER_S = 5.0
@@ -48,8 +49,11 @@ class Producer:
 
     def __init__(self, url: str, journal: Journal, name: str, queue: str) -> None:
         self._url, self._journal, self._name, self._queue = url, journal, name, queue
-        self._client = Client(url, queue, patience_s=2.0)
-        self._raw: Any = redis.asyncio.Redis.from_url(url, socket_timeout=None, retry=Retry(NoBackoff(), 0))
+        self._client = Client(queue=queue, patience_s=2.0)
+        credentials = Credentials(Path(os.environ["STREAMFLEET_REDIS_URL_FILE"]).read_text)
+        self._raw: Any = redis.asyncio.Redis.from_url(
+            url, credential_provider=credentials, socket_timeout=None, retry=Retry(NoBackoff(), 0)
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: set[str] = set()
 

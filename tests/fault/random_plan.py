@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from streamfleet.worker.failpoints import Point
 from tests.fault.plan import Fault, FaultKind, Item, Kind, Plan, Setup, Step, body, of_tenants
+from tests.passwords import ORDERS
 
 LANES = ("critical", "high", "normal", "normal", "low")
 CLIENTS, PLAIN = 3, 1
@@ -48,6 +49,7 @@ class Size:
         points: how often each failpoint is struck by each action.
         poison, hanging: requests that kill their worker, or hang its engine.
         lease_ms: the workers' lease.
+        password_s: time between server and files when the password changes.
     """
 
     requests: int
@@ -60,11 +62,14 @@ class Size:
     poison: int = 4
     hanging: int = 2
     lease_ms: int = 3_000
+    password_s: float = 5.0
 
 
 FULL = Size(24_000, 540, kills=170, stops=55, restarts=11, others=14, points=2, poison=8, hanging=4)
 SHORT = Size(2_600, 60, kills=22, stops=6, restarts=3, others=3, poison=2, hanging=1, lease_ms=2_000)
-QUICK = Size(600, 13, kills=6, stops=2, restarts=1, others=1, points=0, poison=1, hanging=1, lease_ms=2_000)
+QUICK = Size(
+    600, 13, kills=6, stops=2, restarts=1, others=1, points=0, poison=1, hanging=1, lease_ms=2_000, password_s=2
+)
 
 
 def make_plan(seed: int, size: Size, workers: int = 8) -> Plan:
@@ -154,6 +159,10 @@ def _faults(chance: random.Random, size: Size, setup: Setup) -> list[Fault]:
                 chance.choice((*REDIS_STEPS_MS, str(round(-0.6 * setup.lease_ms)), str(round(0.6 * setup.lease_ms)))),
             ),
         ]
+    changes = itertools.cycle((order, user) for order in reversed(ORDERS) for user in ("fleet", "-"))
+    for number, (order, user) in zip(range(size.others * 3 // 2), changes, strict=False):
+        how = " restart" if number == 2 else ""
+        made.append(_fault(chance, FaultKind.PASSWORD, setup, size.password_s, f"{order} {user}{how}"))
     for _ in range(max(1, size.others // 3)):
         made += [
             _fault(chance, FaultKind.TERM_STORM, setup, what=chance.choice(("once", "twice"))),

@@ -13,11 +13,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from tests.passwords import Credentials, Passwords, admin_of, refused
 from tests.servers import newest
 from tests.shifted_clock import ShiftedServer, no_shifting
 from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
+KNOWN_S = 2.0
+"""Time after a change of the password in which everybody logs in with it: nobody changes it again before."""
 AWAY = (RedisError, OSError, asyncio.TimeoutError)
 
 
@@ -41,11 +44,14 @@ class Faulty:
 
     Attributes:
         server: the server.
+        passwords: what it wants, and who reads that.
+        refusals: answers WRONGPASS and NOAUTH while its password changed.
         direct: a client of it for the harness, past all proxies; binary answers.
         outages: (from, to) in epoch ms of its absences.
     """
 
-    def __init__(self, binary: Path | None) -> None:
+    def __init__(self, binary: Path | None, folder: Path) -> None:
+        self.passwords, self.refusals = Passwords(folder), 0
         self.server: RedisServer = (RedisServer if no_shifting() else ShiftedServer)(binary, appendonly=True)
         self._lock = asyncio.Lock()
         self.direct: Any = None
@@ -57,6 +63,7 @@ class Faulty:
             socket_timeout=None,  # redis-py's own may swallow a cancellation on Python 3.11
             retry=Retry(NoBackoff(), 0),
             protocol=2,
+            credential_provider=Credentials(lambda: self.passwords.current(self.server.url)),
         )
 
     async def close(self) -> None:
@@ -69,7 +76,7 @@ class Faulty:
         async with self._lock:
             await asyncio.to_thread(self.server.kill)
             await asyncio.sleep(away_s)
-            await asyncio.to_thread(self.server.restart)
+            await self._restart()
 
     async def restore(self, seconds: float) -> None:
         """SIGKILL, and a start with the data of some seconds ago, as from a backup."""
@@ -83,7 +90,30 @@ class Faulty:
                 await asyncio.to_thread(self.server.kill)
                 shutil.rmtree(self.server.folder)
                 await asyncio.to_thread(shutil.copytree, backup, self.server.folder)
-                await asyncio.to_thread(self.server.restart)
+                await self._restart()
+
+    async def change_password(self, order: str, user: str, late_s: float, *, restart: bool) -> None:
+        """Change the password, and cut all connections: by CLIENT KILL, or by a restart."""
+
+        async def tell(old: str) -> None:
+            self.server.require(self.passwords.password)
+            if restart:
+                await asyncio.to_thread(self.server.kill)
+                await self._restart()
+                return
+            async with admin_of(self.server.port, old) as admin:  # `direct` has the new one already
+                await admin.config_resetstat()
+            await self.passwords.tell(self.server.port, old)
+
+        async with self._lock:
+            await self.passwords.change(order, user, late_s, tell)
+            self.refusals += await refused(self.direct)
+            await asyncio.sleep(KNOWN_S)
+
+    async def _restart(self) -> None:
+        await asyncio.to_thread(self.server.restart)
+        if self.passwords.password:
+            await self.passwords.set_on(self.direct)  # the users are in no file
 
     async def fill(self, seconds: float) -> None:
         """Put the memory limit just below what is used, for a while."""

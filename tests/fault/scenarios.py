@@ -18,8 +18,9 @@ from streamfleet.worker.worker import LAST_WRITES_S
 from tests.fault import mutations
 from tests.fault import scenarios_waiting as waiting
 from tests.fault.fleet import Member
-from tests.fault.plan import Kind, Setup, Step, body
+from tests.fault.plan import Fault, FaultKind, Kind, Setup, Step, body
 from tests.fault.stage import REPLY, Stage, item
+from tests.passwords import USERS
 from tests.waiting import eventually
 
 BASE = Setup(workers=2, lease_ms=1_000, max_deliveries=3, watchdog_s=30.0, drain_ms=500)
@@ -311,6 +312,16 @@ async def connections_die(stage: Stage) -> None:
     stage.fleet.proxies[0].forget()
 
 
+async def password_changes(stage: Stage) -> None:
+    """Redis's password changes, all connections are cut, and the files that workers read follow later."""
+    await stage.worker(0)
+    await stage.add_all([(f"r{number}", 900, Kind.GOOD, "normal", None) for number in range(4)])
+    await stage.runs("r3")
+    await stage.worker(1)
+    for number, user in enumerate(USERS):
+        await stage.striker.strike(Fault(number, FaultKind.PASSWORD, seconds=2.0, what=f"after {user or '-'}"))
+
+
 async def outage_longer_than_the_lease(stage: Stage) -> None:
     """Redis is away for longer than a lease; idle workers find it again before the one that runs a request."""
     worker = await stage.worker(0)
@@ -480,6 +491,7 @@ SCENARIOS: dict[str, Scenario] = {
     "engine_dies": Scenario(engine_dies),
     "engine_dies_unheard": Scenario(engine_dies_unheard),
     "connections_die": Scenario(connections_die, replace(BASE, lease_ms=4_000), settle_s=25),
+    "password_changes": Scenario(password_changes, replace(BASE, lease_ms=4_000), settle_s=25),
     "outage_longer_than_the_lease": Scenario(outage_longer_than_the_lease, OUTAGE, settle_s=15),
     "outage_as_workers_come": Scenario(outage_as_workers_come, OUTAGE, settle_s=15),
     "redis_clock_forward": Scenario(redis_clock_forward, CLOCK, settle_s=15, shifts_clock=True),

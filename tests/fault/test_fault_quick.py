@@ -52,7 +52,7 @@ def test_the_harness_notices_guards_that_were_taken_out(repository: Path) -> Non
     assert figures[:2] == [f"mutants={len(TRIED)}", f"caught={len(TRIED)}"]
 
 
-@pytest.mark.parametrize("name", ["pull_answer_lost", "wake_up_lost"])
+@pytest.mark.parametrize("name", ["pull_answer_lost", "wake_up_lost", "password_changes"])
 async def test_scenarios_that_reach_into_the_queue_pass_with_every_guard_in_place(name: str) -> None:
     mark = uuid.uuid4().hex
     async with warm_launcher(mark, "simulated", Path()) as launcher:

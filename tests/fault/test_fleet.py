@@ -11,6 +11,7 @@ from typing import Any
 from tests.fault.fleet import Fleet
 from tests.fault.journal import Journal
 from tests.fault.plan import Setup
+from tests.passwords import Passwords
 
 
 class _SlowLauncher:
@@ -36,7 +37,7 @@ class _SlowLauncher:
 
 async def test_who_is_forked_while_the_fleet_drains_leaves_too(tmp_path: Path) -> None:
     launcher = _SlowLauncher()
-    fleet = Fleet(launcher, Setup(workers=1), tmp_path, 1, Journal(tmp_path / "events.jsonl"))
+    fleet = Fleet(launcher, Setup(workers=1), tmp_path, 1, Journal(tmp_path / "events.jsonl"), Passwords(tmp_path))
     await fleet.open()
     fleet.supervise()
     async with asyncio.timeout(10):

@@ -210,6 +210,17 @@ def get_stuck(history: History) -> None:
     history.stuck.append("w1")
 
 
+def change_passwords_unmet(history: History) -> None:
+    history.refusals = [0, 0]
+
+
+def end_refused(history: History) -> None:
+    """It was let in before the password changed."""
+    history.started["w9"], history.outages = BEGAN, [(BEGAN, BEGAN + 5_000)]
+    history.ready.add("w9")
+    history.exits.append(Exit("w9", 2))
+
+
 PLANTED: list[tuple[Callable[[History], None], str]] = [
     (lose, "lost"),
     (fail, "status"),
@@ -238,6 +249,8 @@ PLANTED: list[tuple[Callable[[History], None], str]] = [
     (complain, "audit"),
     (leave_a_process, "orphan"),
     (get_stuck, "stuck"),
+    (change_passwords_unmet, "password"),
+    (end_refused, "exit"),
     (name_no_workers, "unnamed"),
 ]
 
@@ -365,6 +378,16 @@ def test_planned_ends_are_no_violation(faults: set[str], code: int) -> None:
     history.exits.append(Exit("w9", code))
     assert judge(history).violations == []
     history.touched["w9"].clear()
+    assert [violation.kind for violation in judge(history).violations] == ["exit"]
+
+
+def test_a_worker_that_starts_with_a_password_of_before_may_be_refused() -> None:
+    history = good_history()
+    history.refusals, history.outages = [0, 3], [(BEGAN, BEGAN + 5_000)]
+    history.started["w9"] = BEGAN + 1_000
+    history.exits.append(Exit("w9", 2))
+    assert judge(history).violations == []
+    history.started["w9"] = BEGAN + 9_000
     assert [violation.kind for violation in judge(history).violations] == ["exit"]
 
 

@@ -180,12 +180,12 @@ async def test_two_processes_that_wait_for_the_same_64_both_get_64(fleet: Fleet)
 
 
 async def test_what_keeps_failing_is_tried_now_and_then_and_holds_up_nobody(fleet: Fleet) -> None:
-    busy = Reply(503, {"error": {"message": "not this one", "type": "server_error", "param": None, "code": None}})
+    broken = Reply(500, {"error": {"message": "not this one", "type": "server_error", "param": None, "code": None}})
     asked: list[str] = []
 
     def answer(request_id: str, _: int) -> Reply:
         asked.append(request_id)
-        return busy if request_id == "bad" else Reply()
+        return broken if request_id == "bad" else Reply()
 
     # Three fresh ones take less, on a busy machine too.
     pauses = {"worker.complete.RETRY_BASE_MS": 3_000, "worker.complete.RETRY_MAX_MS": 3_000}

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from streamfleet.common.secret_files import FileSecret
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Client
 from tests.broker import Broker
@@ -22,9 +24,11 @@ AT_ONCE = USERS * BATCH
 
 
 @contextlib.asynccontextmanager
-async def workers_on(url: str, folder: Path, count: int = 2) -> AsyncIterator[list[WorkerProcess]]:
-    """Real worker processes with the simulated engine, killed at the end."""
-    workers = [WorkerProcess(url, folder, f"w{number + 1}", lease_ms=2_000) for number in range(count)]
+async def workers_on(url: str | Path, folder: Path, count: int = 2) -> AsyncIterator[list[WorkerProcess]]:
+    """Real worker processes with the simulated engine, killed at the end; the URL may be a file's."""
+    settings: Any = {} if isinstance(url, str) else {"redis_url_file": url}
+    shown = url if isinstance(url, str) else ""
+    workers = [WorkerProcess(shown, folder, f"w{number + 1}", lease_ms=2_000, **settings) for number in range(count)]
     try:
         for worker in workers:
             await worker.ready()
@@ -62,9 +66,10 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def users_on(url: str, replicas: int = 0, users: int = USERS) -> AsyncIterator[Scene]:
+async def users_on(url: str | Path, replicas: int = 0, users: int = USERS) -> AsyncIterator[Scene]:
     """Users who enqueue and wait; when the context ends, they finish, and everything is compared."""
-    settings = load(QueueSettings, redis_url=url, queue=QUEUE, enqueue_replicas=replicas)
+    given = url if isinstance(url, str) else FileSecret("REDIS_URL_FILE", str(url))
+    settings = load(QueueSettings, redis_url=given, queue=QUEUE, enqueue_replicas=replicas)
     async with Client(settings=settings) as client:
         client.mailbox._untrimmed = -(10**9)  # the judge reads the whole reply stream at the end
         scene = Scene(client, Traffic(client, users=users, batch=BATCH))

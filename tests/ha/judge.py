@@ -24,6 +24,7 @@ class Verdict:
         mistold: have a result now, though their users were told that they were lost.
         forgotten: no result now, but their users got it before.
         run_again: their users got a result, and now there is another.
+        lapsed: their users got a result of a later attempt than the first.
         notified_twice: ids that the users' client was told of more than once.
         books: what the audit finds wrong.
     """
@@ -35,6 +36,7 @@ class Verdict:
     mistold: int
     forgotten: int
     run_again: int
+    lapsed: int
     notified_twice: int
     books: list[str]
 
@@ -42,7 +44,7 @@ class Verdict:
         return (
             f"accepted={self.accepted} with_result={self.with_result} lost={self.lost} told={self.told} "
             f"mistold={self.mistold} forgotten={self.forgotten} "
-            f"run_again={self.run_again} notified_twice={self.notified_twice} "
+            f"run_again={self.run_again} lapsed={self.lapsed} notified_twice={self.notified_twice} "
             f"books={'; '.join(self.books) or 'balance'}"
         )
 
@@ -75,6 +77,7 @@ async def judge(log: Log, broker: Broker, reply_name: str, within_s: float = 30.
         mistold=len(set(log.told) & set(now)),
         forgotten=len(gone & set(log.answered)),
         run_again=len(again),
+        lapsed=sum(got.attempt > 1 for got in log.answered.values()),
         notified_twice=await _told_twice(broker, reply_name),
         books=(await broker.audit()).problems(),
     )

@@ -1,4 +1,4 @@
-"""Round after round of failovers, each compared by itself and added up by kind."""
+"""Round after round of failovers and changed passwords, each compared by itself and added up by kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.ha.fleet import QUEUE, Scene, users_on, workers_on
 from tests.ha.judge import Verdict
 from tests.ha.migration import migrate
 from tests.ha.nodes import tell
+from tests.ha.passwords import Changes, change_passwords
 from tests.ha.sentinels import SentinelDeployment
+from tests.passwords import Passwords
 from tests.waiting import eventually
 
 HALF_S = 1.0
@@ -47,6 +49,13 @@ class Tally:
         if wrong or (verdict.lost and not may_lose):
             self.failed.append(f"{kind}: {scene.line()}")
 
+    def add_changes(self, scene: Scene, changes: Changes) -> None:
+        """A round with changed passwords: no lease lapses, no worker ends, and somebody meets a refusal."""
+        self.add("password", scene, changes.answer_s, changes.line(), may_lose=False)
+        assert scene.verdict is not None
+        if scene.verdict.lapsed or scene.verdict.run_again or changes.ended or not changes.refused:
+            self.failed.append(f"password: {changes.line()} {scene.line()}")
+
     def line(self) -> str:
         """All figures in one line."""
         parts = []
@@ -64,30 +73,42 @@ class Tally:
 
 
 async def sentinel_rounds(binary: Path | None, rounds: int, cut_s: float) -> Tally:
-    """The master killed; killed while its replicas are cut off, without and with WAIT; replaced in order."""
+    """The master killed; killed while its replicas are cut off, without and with WAIT; replaced in order; passwords."""
     tally = Tally()
     kinds = {"kill": (0, 0.0), "kill-wait1": (1, 0.0), "cut": (0, cut_s), "cut-wait1": (1, cut_s)}
     with SentinelDeployment(binary) as deployment, _folder() as folder:
-        async with workers_on(deployment.url, folder):
+        passwords = Passwords(folder)
+        file = passwords.file(deployment.url)
+        async with workers_on(file, folder) as workers:
             for _ in range(rounds):
                 for kind, (replicas, before_s) in kinds.items():
                     await _sentinel_kill(tally, deployment, kind, replicas, before_s)
                 for kind, least in (("ordered", 0), ("ordered-paused", 2)):
                     await _ordered(tally, deployment, kind, least)
+                nodes, sentinels = ([each.port for each in some] for some in (deployment.nodes, deployment.sentinels))
+                async with users_on(file) as scene:
+                    changes = await change_passwords(scene, passwords, workers, nodes, sentinels)
+                tally.add_changes(scene, changes)
+                await eventually(lambda: asyncio.to_thread(deployment.complete), 60, "all are in step")
     return tally
 
 
 async def cluster_rounds(binary: Path | None, rounds: int, cut_s: float) -> Tally:
-    """The queue's slot moved; the master that has it killed; killed while its replica is cut off."""
+    """The queue's slot moved; the master that has it killed; killed while its replica is cut off; passwords."""
     tally, slot = Tally(), slot_of(QUEUE)
     with ClusterDeployment(binary) as cluster, _folder() as folder:
-        async with workers_on(cluster.url, folder):
+        passwords = Passwords(folder)
+        file = passwords.file(cluster.url)
+        async with workers_on(file, folder) as workers:
             for _ in range(rounds):
                 async with users_on(cluster.url) as scene:
                     migration = await migrate(scene, cluster, slot, HALF_S)
                 tally.add("migration", scene, migration.answer_s, migration.line(), may_lose=False)
                 for kind, before_s in (("kill", 0.0), ("cut", cut_s)):
                     await _cluster_kill(tally, cluster, kind, before_s)
+                async with users_on(file) as scene:
+                    changes = await change_passwords(scene, passwords, workers, [node.port for node in cluster.nodes])
+                tally.add_changes(scene, changes)
     return tally
 
 

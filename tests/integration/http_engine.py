@@ -28,6 +28,10 @@ class Reply:
     after_s: float = 0.0
 
 
+KILLS = Reply(0)
+"""The server dies and starts again: all its connections are reset."""
+
+
 class HttpEngine:
     """Serves on the loopback while its context is open.
 
@@ -35,15 +39,22 @@ class HttpEngine:
         answer: what to say to the n-th request (from 1) of an id; a test may change it at any time.
         asked: how often each request id came.
         hung_up: ids whose client left before the answer.
-        most: requests that were inside at once, at most.
+        inside, most: requests that are inside now, and that were inside at once, at most.
+        limit: beyond so many inside it answers `busy`; None for no limit.
+        busy: its answer then.
+        down: its answer to everything, also to a question for its models; None while it is up.
+        refused: number of requests that it answered so.
     """
 
     def __init__(self, answer: Callable[[str, int], Reply] = lambda _id, _n: Reply()) -> None:
         self.answer = answer
         self.asked: Counter[str] = Counter()
         self.hung_up: list[str] = []
-        self.most = 0
-        self._inside = 0
+        self.inside = self.most = self.refused = 0
+        self.limit: int | None = None
+        self.down: Reply | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.busy = Reply(429, {"error": {"message": "too many requests", "type": "rate_limit_exceeded"}})
         self.port = 0
 
     @contextlib.asynccontextmanager
@@ -55,6 +66,8 @@ class HttpEngine:
             yield self
         finally:
             server.close()
+            for writer in self._writers:
+                writer.transport.abort()
 
     @property
     def url(self) -> str:
@@ -62,21 +75,31 @@ class HttpEngine:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            self._writers.add(writer)
             path, request_id = await _read(reader)
-            if path == "/v1/models":
+            if self.down is not None:
+                reply = self.down
+            elif path == "/v1/models":
                 reply = Reply(body=MODELS)
             else:
                 self.asked[request_id] += 1
                 reply = self.answer(request_id, self.asked[request_id])
-            self._inside += 1
-            self.most = max(self.most, self._inside)
+                if self.limit is not None and self.inside >= self.limit:
+                    self.refused += 1
+                    reply = self.busy
+            self.inside += 1
+            self.most = max(self.most, self.inside)
             left = await self._left(reader, reply.after_s)
-            self._inside -= 1
-            if left:
+            self.inside -= 1
+            if reply is KILLS:
+                for each in self._writers:
+                    each.transport.abort()
+            elif left:
                 self.hung_up.append(request_id)
             else:
                 writer.write(_encode(reply))
                 await writer.drain()
+        self._writers.discard(writer)
         writer.close()
 
     @staticmethod

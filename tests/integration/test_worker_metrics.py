@@ -13,7 +13,7 @@ from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
-DOWN = Reply(503, {"error": {"message": "out of order", "type": "server_error", "param": None, "code": None}})
+DOWN = Reply(500, {"error": {"message": "out of order", "type": "server_error", "param": None, "code": None}})
 STATUSES = {*Status, "postponed", "released", "lost"}
 
 

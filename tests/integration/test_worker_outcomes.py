@@ -19,7 +19,7 @@ from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
-BUSY = Reply(503, {"error": {"message": "loading", "type": "server_error", "param": None, "code": None}})
+BROKEN = Reply(500, {"error": {"message": "out of order", "type": "server_error", "param": None, "code": None}})
 
 
 def remote(engine: HttpEngine) -> OpenAIEngine:
@@ -65,7 +65,7 @@ async def test_who_makes_each_attempt_fail_late_pays_for_the_time_in_the_server(
         "slow": Reply(after_s=60.0),
         "broken": Reply(500, {"error": {"message": "out of memory"}}, after_s=0.5),
         "uncounted": Reply(body={key: ANSWER[key] for key in ANSWER if key != "usage"}, after_s=0.5),
-        "busy": BUSY,
+        "quick": BROKEN,
     }
     engine = HttpEngine(lambda request_id, _: replies[request_id.partition("-")[0]])
     async with engine.serving():
@@ -82,7 +82,7 @@ async def test_who_makes_each_attempt_fail_late_pays_for_the_time_in_the_server(
     assert 2 * 80 < tokens["slow"] < 2_000
     assert 2 * 50 < tokens["broken"] < 2_000
     assert 50 < tokens["uncounted"] < 1_000
-    assert tokens.get("busy", 0) == 0
+    assert tokens.get("quick", 0) == 0
 
 
 async def test_a_queued_request_is_cancelled(fleet: Fleet) -> None:
@@ -195,7 +195,7 @@ async def test_a_request_expires_while_it_runs_and_is_aborted_at_once(fleet: Fle
 
 async def test_a_passing_fault_is_tried_again_until_it_works(fleet: Fleet) -> None:
     async with (
-        HttpEngine(lambda _id, n: BUSY if n < 3 else Reply()).serving() as engine,
+        HttpEngine(lambda _id, n: BROKEN if n < 3 else Reply()).serving() as engine,
         worker_inside(fleet.url, remote(engine)),
     ):
         request = await fleet.add(reply="me")
@@ -208,13 +208,13 @@ async def test_a_passing_fault_is_tried_again_until_it_works(fleet: Fleet) -> No
 
 async def test_a_fault_that_stays_ends_as_dead(fleet: Fleet) -> None:
     async with (
-        HttpEngine(lambda _id, _n: BUSY).serving() as engine,
+        HttpEngine(lambda _id, _n: BROKEN).serving() as engine,
         worker_inside(fleet.url, remote(engine), max_deliveries=3),
     ):
         request = await fleet.add(reply="me")
         result = await fleet.result(request)
         assert_error(result, "dead", 500, "engine_error", None)
-        assert "503" in str(result.error)
+        assert "500" in str(result.error)
         assert (result.attempt, engine.asked[request]) == (3, 3)
         assert await fleet.notified("me") == [request]
         await fleet.settled()
@@ -223,7 +223,7 @@ async def test_a_fault_that_stays_ends_as_dead(fleet: Fleet) -> None:
 
 
 async def test_no_retry_comes_after_the_deadline(fleet: Fleet) -> None:
-    later = Reply(503, BUSY.body, (("Retry-After", "30"),))
+    later = Reply(500, BROKEN.body, (("Retry-After", "30"),))
     async with (
         HttpEngine(lambda _id, _n: later).serving() as engine,
         worker_inside(fleet.url, remote(engine), changed={"worker.complete.RETRY_MAX_MS": 60_000}),
@@ -237,7 +237,7 @@ async def test_no_retry_comes_after_the_deadline(fleet: Fleet) -> None:
 
 
 async def test_being_asked_back_at_once_does_not_use_up_all_tries_at_once(fleet: Fleet) -> None:
-    at_once = Reply(503, BUSY.body, (("Retry-After", "0"),))
+    at_once = Reply(500, BROKEN.body, (("Retry-After", "0"),))
     async with (
         HttpEngine(lambda _id, _n: at_once).serving() as engine,
         worker_inside(fleet.url, remote(engine), changed=LATE_RETRIES),

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
+from streamfleet.common.errors import SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.settings import EngineSettings, QueueSettings, load, unknown_variables
 from streamfleet.operator.access_rules import Patterns, Role, rules
@@ -153,6 +154,40 @@ def test_a_secret_in_a_file_is_the_file_without_its_last_line_break(
     assert unknown_variables() == {}
 
 
+def test_a_secret_from_a_file_is_what_the_file_says_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "key"
+    file.write_text("one\n")
+    monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
+    key = load(EngineSettings, engine="simulated").model_copy().vllm_api_key
+    file.write_text("two\n")
+    assert key.get_secret_value() == "two"
+    file.write_text("")  # for a moment, while it is written
+    assert key.get_secret_value() == "two"
+    file.write_bytes(b"\xff")
+    assert key.get_secret_value() == "two"
+    file.write_text("three\nfour")
+    assert key.get_secret_value() == "two"
+    file.unlink()
+    assert key.get_secret_value() == "two"
+
+
+@pytest.mark.parametrize("end", ["\nmore", "\r\nmore", "\x00more", "\x7fmore"])
+def test_a_key_of_several_lines_is_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """httpx would show it: Illegal header value b'Bearer …'."""
+    (file := tmp_path / "key").write_text(MARK + end)
+    with monkeypatch.context() as environ:
+        environ.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
+        with pytest.raises(SettingsError, match=r"^STREAMFLEET_VLLM_API_KEY_FILE: .* must be one line") as of_file:
+            load(EngineSettings, engine="simulated")
+    assert MARK not in str(of_file.value)
+    for value in (MARK + end, MARK + " "):
+        with pytest.raises(SettingsError, match=r"^STREAMFLEET_VLLM_API_KEY: must be one line") as given:
+            load(EngineSettings, engine="simulated", vllm_api_key=value)
+        assert MARK not in str(given.value)
+
+
 def test_a_command_takes_its_url_from_a_file(guarded: Guarded, url: str, tmp_path: Path) -> None:
     """As Kubernetes mounts secrets. In /proc, and so in `ps`, is nothing of it."""
     file = tmp_path / "redis-url"
@@ -231,7 +266,7 @@ FIELDS = {"endpoint": f"/v1/{BODY}", "deadline": BODY, "ttl": BODY, "stream": BO
 async def test_bodies_are_never_logged_or_shown(guarded: Guarded, tmp_path: Path) -> None:
     """Not even at the debug level; nor what an engine repeats of them; on the pages, no ids either."""
     echo = {"error": {"message": f"you said {BODY}", "type": BODY, "code": BODY}}
-    answers = {"repeated": Reply(400, echo), "broken": Reply(503, echo)}
+    answers = {"repeated": Reply(400, echo), "broken": Reply(500, echo)}
     engine = HttpEngine(lambda name, _: answers.get("broken" if name.startswith("probe-") else name, Reply()))
     fleet = Fleet(guarded.server.url, tmp_path)
     async with engine.serving():
@@ -248,7 +283,7 @@ async def test_bodies_are_never_logged_or_shown(guarded: Guarded, tmp_path: Path
             await fleet.results(ids)
             await fleet.add("broken", body=bodies()["broken"])  # the last: it makes the worker unfit
             assert BODY in (await fleet.result("broken")).error["message"]  # type: ignore[index]
-            await eventually(lambda: "503" in worker.get("/readyz").text, 5, "it is unready, and says why")
+            await eventually(lambda: "500" in worker.get("/readyz").text, 5, "it is unready, and says why")
             pages = [worker.get(path).text for path in ("/livez", "/readyz", "/metrics")]
             worker.send(signal.SIGTERM)
             await worker.ended(20)

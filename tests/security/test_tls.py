@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from streamfleet.producer.client import Client
 from tests.integration.cli_processes import streamfleet
 from tests.integration.worker_process import WorkerProcess, chat
 from tests.security.tls import Authority, Pair, TlsRedis, tls_redis, with_tls
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +147,43 @@ async def test_a_client_certificate_of_another_authority_is_no_way_in(
     files = {"ssl_certfile": pair.certificate, "ssl_keyfile": pair.key}
     with pytest.raises((BrokerUnavailable, SettingsError)):
         await ping(strict_server.url({"ssl_ca_certs": authority.file, **files}))
+
+
+async def test_certificates_are_read_again_for_each_new_connection(
+    strict_server: TlsRedis, authority: Authority, stranger: Authority, person: Pair, tmp_path: Path
+) -> None:
+    """Once it was connected, it waits for files that fit, though its URL stays."""
+    files = {name: tmp_path / name for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")}
+
+    def put(trusted: Authority, pair: Pair) -> None:
+        for path, source in zip(files.values(), (trusted.file, pair.certificate, pair.key), strict=True):
+            path.write_bytes(source.read_bytes())
+        with redis.Redis.from_url(strict_server.server.url) as admin:
+            admin.client_kill_filter(_type="normal", skipme=True)
+
+    put(authority, person)
+    connection = Connection(strict_server.url(files), patience_s=0)
+    await connection.ping()
+    put(stranger, person)
+    await eventually(lambda: fails(connection), 5, "it no longer trusts the server")
+    assert "certificate is refused" in connection.refusal
+    put(authority, stranger.issue("other@streamfleet.example"))
+    await eventually(lambda: fails(connection), 5, "the server no longer trusts it")
+    put(authority, person)
+    await eventually(lambda: answers(connection), 5, "it is let in again")
+    await connection.close()
+
+
+async def answers(connection: Connection) -> bool:
+    with contextlib.suppress(BrokerUnavailable):
+        await connection.ping()
+        return True
+    return False
+
+
+async def fails(connection: Connection) -> bool:
+    """Twice, because the first may only find that its connection was cut."""
+    return not await answers(connection) and not await answers(connection)
 
 
 def test_a_worker_that_does_not_trust_its_redis_ends_and_says_why(

@@ -64,6 +64,10 @@ class RedisServer(server.RedisServer):
             raise RuntimeError("the server is not running: enter its context, or call restart()")
         return self._process.pid
 
+    def require(self, password: str) -> None:
+        """Want this password of the user `default` from the next start on."""
+        self._options["requirepass"] = password
+
     def restart(self) -> None:
         """Stop the server if it runs, and start it on the same port with the same folder."""
         self.stop()

@@ -7,6 +7,7 @@ const from = (name) => import(new URL(name, process.env.STATIC));
 const { bytes, moment, short, span, tokensText, visible } = await from("format.js");
 const { History, roundUp, thin } = await from("history.js");
 const { fragment, parse } = await from("route.js");
+const { stateOf } = await from("workers.js");
 
 test("spans of time", () => {
   const said = {
@@ -15,6 +16,13 @@ test("spans of time", () => {
   };
   for (const [seconds, text] of Object.entries(said)) assert.equal(span(Number(seconds)), text, seconds);
   for (const none of [null, undefined, NaN, Infinity, "3"]) assert.equal(span(none), "–");
+});
+
+test("a worker's state", () => {
+  const worker = { alive: true, takes_requests: true, running: 0, state: "ready", why_not: null, slots: 8, limited: false };
+  assert.deepEqual(stateOf(worker), { word: "ready", tone: "good", why: "" });
+  const limited = { ...worker, running: 8, limited: true };
+  assert.deepEqual(stateOf(limited), { word: "busy", tone: "busy", why: "limited to 8 by the server" });
 });
 
 test("figures in little room", () => {

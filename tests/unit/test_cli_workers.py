@@ -54,6 +54,13 @@ def test_kv_use_and_mean_batch(told: dict[str, Any], cells: list[str], values: t
     assert (value["kv_use"], value["mean_batch"]) == values
 
 
+@pytest.mark.parametrize(("told", "limited"), [({"limited": True}, True), ({"limited": "yes"}, False), ({}, False)])
+def test_one_whose_server_takes_fewer_says_how_many(told: dict[str, Any], limited: bool) -> None:
+    found = views({**GOOD, "seen_ms": NOW, "slots": 8, **told})
+    assert ("ready, limited to 8 by the server" in shown(found)) is limited
+    assert worker_object(found[0])["limited"] is limited
+
+
 def test_one_that_does_not_take_requests_says_why() -> None:
     words = {**GOOD, "state": "unfit", "unready": "every request fails: the engine answered 500", "seen_ms": NOW}
     (view,) = views(words)

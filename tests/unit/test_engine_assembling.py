@@ -150,3 +150,24 @@ def test_odd_chunks_break_nothing(chunk: dict[str, Any]) -> None:
     for one in (chunk, {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}, chunk):
         assembly.add(one)
     assert json.dumps(assembly.answer())
+
+
+def test_two_tool_calls_of_one_index_stay_two() -> None:
+    """As some servers send them: the id comes first, or with each piece."""
+    assembly = Assembly()
+    pieces = [
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{"}},
+        {"index": 0, "function": {"arguments": "}"}},
+        {"index": 0, "id": "b", "type": "function", "function": {"name": "g", "arguments": "["}},
+        {"index": 0, "id": "b", "function": {"arguments": "]"}},
+        {"index": 1, "id": "c", "type": "function", "function": {"name": "h", "arguments": "1"}},
+        {"index": 0, "id": "", "function": {"arguments": " "}},
+    ]
+    for piece in pieces:
+        assembly.add({"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]})
+    calls = assembly.answer()["choices"][0]["message"]["tool_calls"]
+    assert [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls] == [
+        ("a", "f", "{}"),
+        ("b", "g", "[] "),
+        ("c", "h", "1"),
+    ]

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
 
 from streamfleet.common.protocol import CHAT, Lane
-from streamfleet.worker.engine.base import EngineAborted, EngineError, EngineRequest, EngineUnavailable
-from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from streamfleet.common.settings import EngineSettings, load
+from streamfleet.worker.engine import openai
+from streamfleet.worker.engine.base import (
+    EngineAborted,
+    EngineError,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+)
+from streamfleet.worker.engine.factory import build
+from streamfleet.worker.engine.openai import LIMITED_S, OpenAIEngine, Upstream
+from streamfleet.worker.engine.presence import MOST_REMEMBERED
+from streamfleet.worker.engine.server_limit import FIRST_PAUSE_S
 from tests.waiting import eventually
 
 KEY = "sk-very-secret"
@@ -45,7 +59,7 @@ async def started(answer: Answer, upstream: Upstream | None = None) -> AsyncIter
 
     engine = OpenAIEngine(
         upstream or Upstream("http://user:password@example.test:8000/v1/"),
-        KEY,
+        lambda: KEY,
         transport=httpx.MockTransport(handle),
         clock=Time(),
     )
@@ -74,6 +88,7 @@ async def test_a_call_that_got_no_answer_leaves_its_place_to_a_new_connection(er
         with pytest.raises((EngineUnavailable, asyncio.CancelledError)):
             await engine.run(chat())
         (old,) = before - engine._clients
+        await eventually(lambda: not engine.unready, what="it is seen to be there")
         assert (await engine.run(chat())).status == 200
         await eventually(lambda: old.is_closed)
 
@@ -84,7 +99,7 @@ async def test_a_probe_that_got_no_answer_leaves_its_place_to_a_new_connection()
 
     engine = OpenAIEngine(Upstream("http://example.test:8000"), transport=httpx.MockTransport(lost), clock=Time())
     before = engine._prober
-    assert not await engine._answers()
+    assert await engine._asked() is None
     assert engine._prober is not before
     await eventually(lambda: before.is_closed)
     await engine.stop()
@@ -113,7 +128,7 @@ async def test_the_request_goes_on_as_it_is() -> None:
     assert seen[0].headers["Authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 502, 503, 504, 529])
+@pytest.mark.parametrize("status", [401, 403, 408, 500, 529])
 async def test_what_may_pass_is_to_be_tried_again(status: int) -> None:
     said = {"error": {"message": "come back later"}}
     async with started(lambda _: httpx.Response(status, json=said)) as engine:
@@ -125,19 +140,22 @@ async def test_what_may_pass_is_to_be_tried_again(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected_ms"),
+    ("headers", "expected_ms"),
     [
-        ("7", 7000),
-        ("Tue, 14 Nov 2023 22:13:25 GMT", 5000),
-        ("Tue, 14 Nov 2000 22:13:25 GMT", 0),
-        ("soon", None),
-        ("-1", None),
-        ("²", None),
+        ({"Retry-After": "7"}, 7_000),
+        ({"Retry-After": "7", "Retry-After-Ms": "250"}, 250),
+        ({"Retry-After": "7", "Retry-After-Ms": "soon"}, 7_000),
+        ({"Retry-After": "Tue, 14 Nov 2023 22:13:25 GMT"}, 5_000),
+        ({"Retry-After": "Tue, 14 Nov 2000 22:13:25 GMT"}, 0),
+        ({"Retry-After": "999999999"}, 30_000),
+        ({"Retry-After": "soon"}, 0),
+        ({"Retry-After": "-1"}, 0),
+        ({"Retry-After": "²"}, 0),
     ],
 )
-async def test_retry_after_is_heard(value: str, expected_ms: int | None) -> None:
-    headers = [(b"Retry-After", value.encode())]
-    async with started(lambda _: httpx.Response(503, headers=headers)) as engine:
+async def test_retry_after_is_heard(headers: dict[str, str], expected_ms: int) -> None:
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    async with started(lambda _: httpx.Response(429, headers=given)) as engine:
         with pytest.raises(EngineUnavailable) as caught:
             await engine.run(chat())
     assert caught.value.retry_after_ms == expected_ms
@@ -149,16 +167,62 @@ async def test_retry_after_is_heard(value: str, expected_ms: int | None) -> None
         (429, {}, True),
         (429, {"Retry-After": "7"}, True),
         (503, {"Retry-After": "7"}, True),
+        (529, {}, True),
+        (530, {}, False),
         (503, {}, False),
         (500, {"Retry-After": "7"}, False),
         (502, {}, False),
     ],
 )
 async def test_a_server_that_takes_no_more_for_now_is_busy(status: int, headers: dict[str, str], busy: bool) -> None:
-    async with started(lambda _: httpx.Response(status, headers=headers)) as engine:
-        with pytest.raises(EngineUnavailable) as caught:
+    said = {"error": {"message": "come back later"}}
+    upstream = Upstream("http://example.test", 10, busy_statuses=frozenset({529}))
+    async with started(lambda _: httpx.Response(status, headers=headers, json=said), upstream) as engine:
+        with pytest.raises(EngineUnavailable, match=f"answers {status}$") as caught:
             await engine.run(chat())
-    assert caught.value.busy is busy
+        assert (caught.value.busy, caught.value.said) == (busy, "come back later")
+        assert (engine.capacity().slots, engine.limited) == ((7, True) if busy else (10, False))
+        if busy:
+            assert (caught.value.counted, engine.unready, engine.allowance) == (False, "", None)
+
+
+async def test_a_server_that_refuses_the_only_request_is_left_alone_for_a_while() -> None:
+    upstream = Upstream("http://example.test", 1)
+    async with started(lambda _: httpx.Response(429), upstream) as engine:
+        with pytest.raises(EngineUnavailable):
+            await engine.run(chat())
+        assert (engine.allowance, engine.unready) == (0, "")
+        await engine._clock.sleep(FIRST_PAUSE_S)
+        assert engine.allowance is None
+
+
+async def test_no_more_is_sent_than_a_busy_server_takes_and_nothing_that_runs_is_aborted() -> None:
+    inside: list[asyncio.Future[httpx.Response]] = []
+    refused: list[httpx.Request] = []
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        if len(inside) >= 4:
+            refused.append(request)
+            await eventually(lambda: len(refused) == 2, what="both are inside")
+            return httpx.Response(429)
+        inside.append(asyncio.get_running_loop().create_future())
+        return await inside[-1]
+
+    transport = httpx.MockTransport(handle)
+    engine = OpenAIEngine(Upstream("http://example.test", 6), transport=transport, clock=Time())
+    await engine.start()
+    runs = [asyncio.create_task(engine.run(chat())) for _ in range(9)]
+    await eventually(lambda: sum(run.done() for run in runs) == 2, what="two of the first six are refused")
+    assert engine.capacity().slots == 4
+    for answered in range(1, 8):
+        await eventually(lambda: inside, what="one is inside")
+        inside.pop().set_result(httpx.Response(200, json={}))
+        await eventually(lambda done=answered + 2: sum(run.done() for run in runs) == done)  # type: ignore[misc]
+    outcomes = await asyncio.gather(*runs, return_exceptions=True)
+    assert sum(isinstance(outcome, EngineReply) for outcome in outcomes) == 7
+    await engine.stop()
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
@@ -190,11 +254,43 @@ async def test_text_about_an_abort_is_no_abort() -> None:
         assert (await engine.run(chat())).status == 200
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (200, b"[]"), (302, b"")])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"<html>" + b"x" * 500),
+        (200, b"[]"),
+        (200, b'{"choices": [], "score": NaN}'),
+        (200, b'{"choices": [], "score": -Infinity}'),
+        (200, '{"choices": ["ö"]}'.encode("latin-1")),
+        (200, '{"choices": []}'.encode("utf-16")),
+        (302, b"moved"),
+    ],
+    ids=["html", "list", "nan", "infinity", "latin-1", "utf-16", "redirect"],
+)
 async def test_what_is_no_answer_of_openai_is_a_fault_of_the_engine(status: int, body: bytes) -> None:
-    async with started(lambda _: httpx.Response(status, content=body)) as engine:
-        with pytest.raises(EngineUnavailable):
+    headers = {"Content-Type": "text/odd"}
+    async with started(lambda _: httpx.Response(status, content=body, headers=headers)) as engine:
+        with pytest.raises(EngineUnavailable, match="text/odd$" if status == 200 else "redirects to$") as caught:
             await engine.run(chat())
+    assert caught.value.counted
+    assert caught.value.said == body[:200].decode(errors="replace")
+
+
+async def test_a_stream_without_an_end_is_told_from_a_whole_one() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        end = b"" if request.headers["X-Request-Id"] == "cut" else b', "finish_reason": "stop"'
+        text = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}' + end + b"}]}\n\ndata: [DONE]\n\n"
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=text)
+
+    async with started(answer) as engine:
+        for name in ("whole", "cut"):
+            asked = EngineRequest(name, CHAT, {"messages": []}, Lane.NORMAL, on_chunk=lambda _: None)
+            if name == "whole":
+                assert (await engine.run(asked)).status == 200
+            else:
+                with pytest.raises(EngineUnavailable, match="broke off") as caught:
+                    await engine.run(asked)
+                assert (caught.value.code, caught.value.counted) == ("upstream_incomplete", True)
 
 
 @pytest.mark.parametrize(
@@ -315,51 +411,377 @@ async def test_no_administrative_path_is_reached() -> None:
     assert reply.status == 404
 
 
-async def test_unreachable_for_long_is_failure_if_so_set() -> None:
-    up = True
+class Coming:
+    """An engine whose server fails in a way that a test sets, and comes back when told."""
 
-    def handle(_: httpx.Request) -> httpx.Response:
-        if not up:
-            raise httpx.ConnectError("refused")
-        return httpx.Response(200, json={"data": [{"id": "m"}]})
+    def __init__(self, slots: int) -> None:
+        self.fault: Exception | httpx.Response | None = None
+        self.models_fault: Exception | httpx.Response | None = None
+        self.asked: Counter[str] = Counter()
+        self.clock = Time()
+        transport = httpx.MockTransport(self._handle)
+        self.engine = OpenAIEngine(Upstream("http://example.test", slots), transport=transport, clock=self.clock)
 
-    upstream = Upstream("http://example.test", dead_after_s=30)
-    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=Time())
+    def _handle(self, request: httpx.Request) -> httpx.Response:
+        self.asked[request.url.path] += 1
+        fault = self.models_fault if request.url.path == "/v1/models" else self.fault
+        if isinstance(fault, Exception):
+            raise fault
+        return fault or httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    async def counted(self, request_id: str) -> bool | None:
+        """True if a run counts as an attempt, False if it goes back uncounted; None if it was answered."""
+        try:
+            await self.engine.run(EngineRequest(request_id, CHAT, {"messages": []}, Lane.HIGH))
+        except EngineUnavailable as error:
+            return error.counted
+        finally:
+            await eventually(lambda: self.models_fault or not self.engine.unready, what="it is seen to be there")
+        return None
+
+
+@asynccontextmanager
+async def coming(slots: int = 8) -> AsyncIterator[Coming]:
+    made = Coming(slots)
+    await made.engine.start()
+    yield made
+    await made.engine.stop()
+
+
+GONE = httpx.ConnectError("refused")
+RESET = httpx.ReadError("reset")
+
+
+async def test_while_a_server_is_away_only_a_question_reaches_it() -> None:
+    async with coming() as made:
+        made.fault = made.models_fault = GONE
+        assert await made.counted("r-1") is False
+        assert (made.engine.allowance, "ConnectError" in made.engine.unready) == (0, True)
+        sent = made.asked[CHAT]
+        for _ in range(5):
+            assert await made.counted("r-1") is False
+        assert made.asked[CHAT] == sent
+        began_s, asked = made.clock.now_s, made.asked["/v1/models"]
+        await eventually(lambda: made.clock.now_s > began_s + 600, what="it was away for ten minutes")
+        assert 800 <= made.asked["/v1/models"] - asked <= 1_650  # one or two in a second
+        made.fault = made.models_fault = None
+        back_s = made.clock.now_s
+        await eventually(lambda: not made.engine.unready, what="it is back")
+        assert made.clock.now_s - back_s < 1.5
+        assert (made.engine.capacity().slots, made.engine._free.qsize()) == (1, 1)  # slow start
+        assert await made.counted("r-1") is None
+        assert made.engine.capacity().slots == 2
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_front_end_whose_server_is_away_is_waited_for(status: int) -> None:
+    async with coming() as made:
+        made.fault = made.models_fault = httpx.Response(status)
+        assert await made.counted("r-1") is False
+        began_s = made.clock.now_s
+        await eventually(lambda: made.clock.now_s > began_s + 60, what="it was away for a minute")
+        assert f"answers {status}" in made.engine.unready
+
+
+@pytest.mark.parametrize("fault", [RESET, httpx.Response(502)], ids=["reset", "502"])
+async def test_a_request_that_was_sent_goes_back_uncounted_once(fault: Exception | httpx.Response) -> None:
+    """The server is there for others each time."""
+    async with coming() as made:
+        made.fault = fault
+        assert [await made.counted("r-1") for _ in range(3)] == [False, True, True]
+        assert await made.counted("r-2") is False
+        made.fault = None
+        assert await made.counted("r-1") is None
+        made.fault = fault
+        assert await made.counted("r-1") is False  # anew, as for any other
+
+
+async def test_a_request_that_was_never_sent_is_never_counted() -> None:
+    async with coming() as made:
+        for fault in (GONE, httpx.ConnectTimeout("slow")):
+            made.fault = fault
+            assert [await made.counted("r-1") for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.parametrize("status", [503, 504])
+async def test_what_a_server_says_to_one_request_alone_counts_from_the_second_time(status: int) -> None:
+    """So ends a generation that takes longer than a proxy waits."""
+    async with coming() as made:
+        made.fault = httpx.Response(status)
+        assert [await made.counted("r-1") for _ in range(3)] == [False, True, True]
+
+
+async def test_a_503_counts_where_others_are_answered() -> None:
+    async with coming() as made:
+        for _ in range(3):  # it was away each time
+            made.fault = made.models_fault = httpx.Response(503)
+            asked = made.asked["/v1/models"]
+            assert await made.counted("r-1") is False
+            await eventually(lambda: made.asked["/v1/models"] > asked, what="the first question is refused")  # noqa: B023
+            made.models_fault = None
+            await eventually(lambda: not made.engine.unready, what="it is back")
+        made.fault = None
+        assert await made.counted("r-2") is None
+        made.fault = httpx.Response(503)
+        assert await made.counted("r-1") is True
+
+
+async def test_one_reset_does_not_slow_down_a_server_that_is_there() -> None:
+    async with coming() as made:
+        made.fault = RESET
+        await made.counted("r-1")
+        assert (made.engine.capacity().slots, made.clock.now_s) == (8, 0.0)
+        await made.counted("r-1")  # the next one without any answer in between does
+        assert made.engine.capacity().slots == 1
+
+
+@pytest.mark.parametrize(("resets", "slots"), [(3, 1), (2, 8)])
+async def test_resets_of_all_that_runs_begin_anew_with_one_request(resets: int, slots: int) -> None:
+    """One of them may have killed the server; where another one still runs, none has."""
+    asked, reset, answered = Counter[str](), asyncio.Event(), asyncio.Event()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        asked[request.url.path] += 1
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        if asked[CHAT] <= resets:
+            await reset.wait()
+            raise RESET
+        await answered.wait()
+        return httpx.Response(200, json={"choices": []})
+
+    transport = httpx.MockTransport(handle)
+    engine = OpenAIEngine(Upstream("http://example.test", 8), transport=transport, clock=Time())
     await engine.start()
-    failed = asyncio.create_task(engine.failed())
-    for _ in range(100):
+    runs = [asyncio.create_task(engine.run(chat())) for _ in range(3)]
+    await eventually(lambda: asked[CHAT] == 3, what="all are inside")
+    reset.set()
+    await asyncio.wait(runs[:resets])
+    await eventually(lambda: not engine.unready, what="it is seen to be there")
+    assert (engine.capacity().slots, asked["/v1/models"]) == (slots, 1 + 1)
+    answered.set()
+    await asyncio.wait(runs)
+    await engine.stop()
+
+
+async def test_an_answer_of_what_ran_before_ends_no_absence() -> None:
+    async with coming() as made:
+        made.fault = made.models_fault = GONE
+        await made.counted("r-1")
+        made.engine._presence.answered("r-2")
+        assert (made.engine.allowance, bool(made.engine.unready)) == (0, True)
+
+
+async def test_after_an_answer_the_next_fault_is_the_first_again() -> None:
+    async with coming() as made:
+        made.fault = RESET
+        for _ in range(3):
+            await made.counted("r-1")
+        made.fault = None
+        await made.counted("r-1")
+        made.fault, before_s = RESET, made.clock.now_s
+        await made.counted("r-1")
+        assert made.clock.now_s == before_s
+
+
+async def test_only_so_many_suspects_are_remembered() -> None:
+    async with coming() as made:
+        for number in range(MOST_REMEMBERED + 10):
+            made.engine._presence.counts(f"r-{number}", told=False)
+        assert len(made.engine.suspects) == MOST_REMEMBERED
+        assert f"r-{MOST_REMEMBERED + 9}" in made.engine.suspects
+
+
+@pytest.mark.parametrize(("status", "after_ms"), [(502, None), (503, 1_000), (504, 1_000)])
+async def test_after_a_503_another_request_tries(status: int, after_ms: int | None) -> None:
+    async with started(lambda _: httpx.Response(status)) as engine:
+        with pytest.raises(EngineUnavailable) as caught:
+            await engine.run(chat())
+    assert (caught.value.counted, caught.value.retry_after_ms) == (False, after_ms)
+
+
+async def test_a_request_whose_time_is_over_is_not_told_to_go_back() -> None:
+    async with coming(1) as made:
+        holding, made.models_fault = made.engine._free.get_nowait(), GONE
+        waits = asyncio.create_task(made.engine.run(chat()))
+        await eventually(lambda: made.engine._unsent, what="it waits")
+        (scope,) = made.engine._unsent
+        scope.reschedule(0)  # the longest wait for an answer is over
         await asyncio.sleep(0)
-    assert not failed.done()
-    up = False
-    with pytest.raises(EngineUnavailable):
-        await engine.run(chat())
-    assert "unreachable for 30 s" in await asyncio.wait_for(failed, 5)
-    await engine.stop()
+        assert scope.expired()
+        made.engine._hold_off("gone")
+        with pytest.raises(EngineUnavailable, match="gone"):
+            await waits
+        made.engine._parked.append(holding)
 
 
-async def test_a_server_that_comes_back_is_not_given_up() -> None:
-    up = True
+async def test_an_engine_that_stops_asks_no_more() -> None:
+    async with coming() as made:
+        made.fault = made.models_fault = GONE
+        await made.counted("r-1")
+        asking = made.engine._presence._asking
+    assert asking is not None
+    assert asking.cancelled()
 
-    def handle(_: httpx.Request) -> httpx.Response:
-        if not up:
-            raise httpx.ConnectError("refused")
-        return httpx.Response(200, json={"data": [{"id": "m"}]})
 
-    clock = Time()
-    upstream = Upstream("http://example.test", dead_after_s=30)
-    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=clock)
+async def test_while_the_server_wants_a_wait_no_more_is_sent() -> None:
+    async with coming(2) as made:
+        made.fault = httpx.Response(429, headers={"Retry-After": "7"})
+        assert await made.counted("r-1") is False
+        made.fault = None
+        await made.counted("r-2")
+        assert made.engine.capacity().slots == 1
+        await made.clock.sleep(7)
+        await made.counted("r-2")
+        assert made.engine.capacity().slots == 2
+
+
+async def test_an_idle_worker_is_not_limited_for_ever() -> None:
+    async with coming(10) as made:
+        made.fault = httpx.Response(429, headers={"Retry-After": "7"})
+        await made.counted("r-1")
+        await made.clock.sleep(7 + LIMITED_S - 1)
+        assert made.engine.limited
+        await made.clock.sleep(1)
+        assert (made.engine.limited, made.engine.capacity().slots) == (False, 7)
+        made.engine._limit.sent()
+        assert made.engine.limited
+        made.engine._limit.ended()
+
+
+async def test_a_connection_that_was_free_is_not_used_beyond_the_limit() -> None:
+    async with coming(10) as made:
+        made.fault = httpx.Response(429)
+        await made.counted("r-1")
+        assert made.engine._free.qsize() == 7
+
+
+async def test_requests_that_wait_for_a_connection_go_back_when_the_server_goes_away() -> None:
+    """All that run are reset at once; what comes after them would wait for a connection for ever."""
+    reset, chats = asyncio.Event(), 0
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        nonlocal chats
+        if request.url.path == "/v1/models" and not reset.is_set():
+            return httpx.Response(200, json={"data": [{"id": "m"}]})
+        if request.url.path != "/v1/models":
+            chats += 1
+            await (reset if chats <= 4 else asyncio.Event()).wait()
+        raise RESET
+
+    transport = httpx.MockTransport(handle)
+    engine = OpenAIEngine(Upstream("http://example.test", 4), transport=transport, clock=Time())
     await engine.start()
-    failed = asyncio.create_task(engine.failed())
-    up = False
-    with pytest.raises(EngineUnavailable):
-        await engine.run(chat())
-    up = True
-    until_s = clock.now_s + 100
-    await eventually(lambda: clock.now_s >= until_s, what="100 s have passed")
-    assert not failed.done()
-    failed.cancel()
-    await asyncio.wait({failed})
+    runs = [asyncio.create_task(engine.run(EngineRequest(f"r-{n}", CHAT, {}, Lane.HIGH))) for n in range(6)]
+    await eventually(lambda: (len(engine._unsent), chats) == (2, 4), what="two wait")
+    reset.set()
+    outcomes = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 5)
+    assert [(type(each), getattr(each, "counted", None)) for each in outcomes] == [(EngineUnavailable, False)] * 6
+    assert chats == 4
     await engine.stop()
+
+
+async def test_each_request_has_the_key_of_its_moment() -> None:
+    keys = iter(["one", "two", "three"])
+    seen: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["Authorization"])
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    upstream = Upstream("http://user:password@example.test")
+    engine = OpenAIEngine(upstream, lambda: next(keys), transport=httpx.MockTransport(handle))
+    await engine.start()
+    for _ in range(2):
+        await engine.run(chat())
+    await engine.stop()
+    assert seen == ["Bearer one", "Bearer two", "Bearer three"]
+
+
+async def test_without_quota_one_request_a_minute_tries() -> None:
+    async with coming() as made:
+        made.fault = httpx.Response(429, json={"error": {"message": "pay", "code": "insufficient_quota"}})
+        for _ in range(2):
+            began_s = made.clock.now_s
+            with pytest.raises(EngineUnavailable) as caught:
+                await made.engine.run(chat())
+            assert (caught.value.counted, caught.value.busy, made.engine.allowance) == (False, False, 0)
+            await eventually(lambda: made.engine.allowance == 1, what="one may try")
+            assert 29 < made.clock.now_s - began_s < 61
+            assert "insufficient_quota" in made.engine.unready
+        made.fault = None
+        await made.engine.run(chat())
+        assert (made.engine.allowance, made.engine.unready) == (None, "")
+
+
+def of_file(file: Path, handle: Answer, monkeypatch: pytest.MonkeyPatch, url: str = "http://a.test") -> OpenAIEngine:
+    """The engine that the settings make, with the key in a file, and a replaced network."""
+    monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
+    monkeypatch.setattr(
+        openai, "OpenAIEngine", partial(OpenAIEngine, transport=httpx.MockTransport(handle), clock=Time())
+    )
+    engine = build(load(EngineSettings, vllm_url=url))
+    assert isinstance(engine, OpenAIEngine)
+    return engine
+
+
+async def test_a_key_that_the_server_takes_no_more_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = "one"
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.headers["Authorization"] != f"Bearer {taken}" and request.url.path != "/v1/models":
+            return httpx.Response(401)
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    (file := tmp_path / "key").write_text("never taken")
+    engine = of_file(file, handle, monkeypatch)
+    await engine.start()
+    with pytest.raises(EngineUnavailable) as caught:
+        await engine.run(chat())
+    assert (caught.value.counted, engine.allowance) == (True, None)
+    file.write_text(taken)
+    await engine.run(chat())
+    taken = "two"
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable) as caught:
+            await engine.run(chat())
+        assert (caught.value.counted, caught.value.busy, engine.allowance) == (False, False, 0)
+        await eventually(lambda: engine.allowance == 1, what="one may try")
+        assert "the file of the API key" in engine.unready
+    file.write_text(taken)
+    await engine.run(chat())
+    assert (engine.allowance, engine.unready) == (None, "")
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "before"), [("http://a.test", None), ("http://user:word@a.test", "Basic dXNlcjp3b3Jk")]
+)
+async def test_a_file_that_is_empty_at_the_start_has_a_key_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, before: str | None
+) -> None:
+    seen: list[str | None] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("Authorization"))
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    (file := tmp_path / "key").touch()
+    engine = of_file(file, handle, monkeypatch, url)
+    await engine.start()
+    file.write_text(KEY)
+    await engine.run(chat())
+    await engine.stop()
+    assert seen == [before, f"Bearer {KEY}"]
+
+
+async def test_a_key_that_cannot_change_is_not_waited_for() -> None:
+    async with coming() as made:
+        await made.engine.run(chat())
+        made.fault = httpx.Response(401)
+        assert (await made.counted("r-1"), made.engine.allowance) == (True, None)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +797,8 @@ async def test_a_server_that_comes_back_is_not_given_up() -> None:
 async def test_a_server_that_is_not_ready_is_said(
     response: httpx.Response, error: type[EngineError], words: str
 ) -> None:
-    engine = OpenAIEngine(Upstream("http://example.test"), KEY, transport=httpx.MockTransport(lambda _: response))
+    transport = httpx.MockTransport(lambda _: response)
+    engine = OpenAIEngine(Upstream("http://example.test"), lambda: KEY, transport=transport)
     with pytest.raises(error, match=words) as caught:
         await engine.start()
     assert KEY not in str(caught.value)

@@ -172,3 +172,21 @@ def test_a_body_asks_for_the_count_too_and_only_some_endpoints_stream() -> None:
     assert streamed_body(asked, {"model": "m"}) == body | {"stream_options": along}
     assert not EngineRequest("r", EMBEDDINGS, {}, Lane.LOW, on_chunk=print).streams
     assert not EngineRequest("r", CHAT, {}, Lane.LOW).streams
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (delta("hi"),),
+        (delta("hi", "stop"), {"id": "x", "choices": [{"index": 1, "delta": {"content": "lo"}}]}),
+        (USAGE,),
+        (delta("hi", "stop", score=float("nan")),),
+        (delta("hi", "stop", score=float("inf")),),
+    ],
+    ids=["no end", "a choice without an end", "no choice", "NaN", "Infinity"],
+)
+def test_what_is_no_whole_answer_is_none(events: tuple[Any, ...]) -> None:
+    reader = Reader()
+    reader.parser.feed(wire(*events))
+    assert reader.parser.outcome() is None
+    assert not any(b"NaN" in chunk or b"Infinity" in chunk for chunk in reader.chunks)

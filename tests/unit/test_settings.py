@@ -21,6 +21,7 @@ from streamfleet.common.settings import (
     unknown_variables,
     variable,
 )
+from tests.integration.test_credentials import TOKENS_OF_A_MODULE
 
 Env = pytest.MonkeyPatch
 
@@ -39,6 +40,27 @@ def test_defaults_are_valid() -> None:
     for group in (WorkerSettings, LogSettings):
         load(group)
     load(EngineSettings, engine="simulated")
+
+
+def test_a_provider_of_credentials_is_named_by_module_and_object(monkeypatch: Env) -> None:
+    monkeypatch.setenv("STREAMFLEET_REDIS_CREDENTIALS", "tests.integration.test_credentials:TOKENS_OF_A_MODULE")
+    assert load(QueueSettings).redis_credentials is TOKENS_OF_A_MODULE
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no_such_module:tokens", "No module named 'no_such_module'"),
+        ("json:tokens", "cannot import name 'tokens' from 'json'"),
+        ("json:loads", "must name a CredentialProvider"),
+        ("tests.integration.test_credentials:Tokens", "no class of them"),
+    ],
+)
+def test_a_provider_that_there_is_not_is_said_in_one_line(value: str, said: str) -> None:
+    told = refusal(QueueSettings, redis_credentials=value)
+    assert told.startswith("STREAMFLEET_REDIS_CREDENTIALS: ")
+    assert said in told
+    assert len(told.splitlines()) == 1
 
 
 def test_the_environment_counts_and_what_is_given_counts_more(monkeypatch: Env) -> None:
@@ -139,6 +161,13 @@ def test_settings_do_not_change_once_built() -> None:
     settings = load(QueueSettings)
     with pytest.raises(ValidationError):
         settings.queue = "other"
+
+
+@pytest.mark.parametrize("statuses", ["200", "399", "600", "429, 5299"])
+def test_only_an_error_is_a_busy_answer(statuses: str) -> None:
+    said = refusal(EngineSettings, engine="openai", remote_busy=statuses)
+    assert said.startswith("STREAMFLEET_REMOTE_BUSY: must be HTTP statuses from 400 to 599, not ")
+    assert load(EngineSettings, engine="openai", remote_busy="400, 599").remote_busy == (400, 599)
 
 
 @pytest.mark.parametrize("shares", ["0,0,100", "a,b,c,d", "-1,0,0,0", "500,500,1,0", "1,2,3,4,5", ""])

@@ -262,6 +262,7 @@ async def test_a_full_redis_fails_no_good_answer() -> None:
         (1, Postponed("busy", retry_after_ms=0), 250, 500),
         (1, Postponed("busy", retry_after_ms=86_400_000), 30_000, 30_000),
         (3, Postponed("died", engine_died=True), 0, 0),
+        (1, Postponed("cut", code="upstream_incomplete"), 250, 500),
     ],
 )
 async def test_delays(attempt: int, outcome: Postponed, shortest: int, longest: int) -> None:
@@ -269,7 +270,8 @@ async def test_delays(attempt: int, outcome: Postponed, shortest: int, longest: 
     await rig.write((in_flight_request(attempt=attempt), outcome))
     (retry,) = rig.broker.retried
     assert shortest <= retry.delay_ms <= longest
-    assert json.loads(retry.error)["error"]["message"] == outcome.reason
+    error = json.loads(retry.error)["error"]
+    assert (error["message"], error["code"]) == (outcome.reason, outcome.code)
 
 
 async def test_an_enumeration_of_numbers_is_written_as_a_number() -> None:

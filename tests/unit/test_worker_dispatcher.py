@@ -30,9 +30,11 @@ MOST = 5
 class Runs:
     """Stands for the executor: each request ends as told, or as its stop reason says; so does each probe."""
 
-    slots = 64
+    unready = ""
+    allowance: int | None = None
 
     def __init__(self) -> None:
+        self.suspected: set[InFlightRequest] = set()
         self.ends: dict[InFlightRequest, asyncio.Future[Outcome]] = {}
         self.probes: list[asyncio.Future[bool | None]] = []
         self.fails_probes = True
@@ -42,6 +44,9 @@ class Runs:
         self.probes.append(asyncio.get_running_loop().create_future())
         self.logged_as.append(log_context())
         return False if self.fails_probes else await self.probes[-1]
+
+    def suspects(self, request: InFlightRequest) -> bool:
+        return request in self.suspected
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         bind_log_context(request.lease)
@@ -75,6 +80,7 @@ class Rig:
 
     def __init__(self, shared: Containment) -> None:
         self.runs, self.room, self.in_flight, self.shared = Runs(), Room(), InFlight(), shared
+        shared.slots = 64
         limits = QueueLimits(max_deliveries=MOST)
         given: Any = (self.room, self.runs, self.room, self.in_flight, limits, HandClock(), shared)
         self.dispatcher = Dispatcher(*given)
@@ -369,3 +375,69 @@ async def test_a_500_in_doubt_goes_on_as_postponed() -> None:
         await made.end(one, broken)
         await made.end(other, broken)
         assert [type(outcome) for outcome in made.room.outcomes] == [Finished, Postponed]
+
+
+async def test_a_worker_whose_engine_is_away_pulls_nothing_and_goes_on_with_what_runs() -> None:
+    async with rig() as made:
+        running, failed, late = (in_flight_request(number) for number in range(3))
+        await made.start(running, failed)
+        made.runs.unready, made.runs.allowance = "its server is away", 0
+        await made.end(failed, HandedBack(in_turn=True))
+        assert made.room.most == 0
+        assert (made.dispatcher.fit, made.dispatcher.why_unfit) == (False, "its server is away")
+        await made.start(late)
+        assert made.room.back == [failed, late]
+        made.dispatcher.heed_breaker()
+        assert running.stop_reason is None
+        assert made.runs.probes == []
+        made.runs.unready, made.runs.allowance = "", None
+        made.dispatcher.heed_breaker()
+        assert (made.dispatcher.fit, made.dispatcher.why_unfit) == (True, "its server has just come back")
+        assert made.room.most is None
+
+
+async def test_busy_answers_never_make_a_worker_unfit() -> None:
+    async with rig(unready_failures=1) as made:
+        for number in range(50):
+            request = in_flight_request(number, body={"seed": number}, tenant=str(number).encode())
+            await made.start(request)
+            await made.end(request, HandedBack(in_turn=True))
+        made.dispatcher.heed_breaker()
+        assert (made.dispatcher.fit, made.room.most, made.runs.probes) == (True, None, [])
+
+
+async def test_what_is_held_back_leaves_its_room_at_once_and_goes_back_later() -> None:
+    async with rig() as made:
+        request = in_flight_request(1)
+        await made.start(request)
+        began = asyncio.get_running_loop().time()
+        await made.end(request, HandedBack(in_turn=True, after_ms=100))
+        assert (made.in_flight.load().requests, len(made.in_flight), made.room.back) == (0, 1, [])
+        await eventually(lambda: made.room.back == [request])
+        assert asyncio.get_running_loop().time() - began >= 0.1
+
+
+async def test_nothing_is_held_back_beyond_its_deadline_or_by_a_worker_that_ends() -> None:
+    async with rig() as made:
+        late, last = in_flight_request(1), in_flight_request(2)
+        await made.start(late, last)
+        late.late_at = HandClock().monotonic() + 0.05
+        await made.end(late, HandedBack(in_turn=True, after_ms=60_000))
+        await eventually(lambda: made.room.back == [late], what="its deadline ends it")
+        made.dispatcher.close()
+        await made.end(last, HandedBack(in_turn=True, after_ms=60_000))
+        assert made.room.back == [late, last]
+
+
+async def test_what_may_kill_its_server_runs_alone_on_its_last_try() -> None:
+    async with rig() as made:
+        beside, last_try = in_flight_request(1), in_flight_request(2, attempt=MOST)
+        made.runs.suspected = {last_try}
+        await made.start(beside, last_try)
+        assert (made.room.back, made.room.most) == ([last_try], 1)
+        await made.end(beside, success())
+        again = in_flight_request(3, attempt=MOST)
+        made.runs.suspected = {again}
+        await made.start(again)
+        await made.start(in_flight_request(4))
+        assert len(made.room.back) == 2

@@ -129,6 +129,9 @@ async def test_an_image_counts_as_an_engine_reads_it_until_the_engine_has_counte
     ("error", "expected"),
     [
         (EngineUnavailable("busy", 70), Postponed("busy", 70)),
+        (EngineUnavailable("cut", code="upstream_incomplete"), Postponed("cut", code="upstream_incomplete")),
+        (EngineUnavailable("busy", 70, counted=False), HandedBack(in_turn=True, after_ms=70)),
+        (EngineUnavailable("away", counted=False), HandedBack(in_turn=True)),
         (EngineAborted("gone"), Postponed("the engine aborted the request: gone")),
         (EngineDied("oops"), Postponed("the engine died while it ran the request: oops", engine_died=True)),
         (asyncio.CancelledError(), Postponed("the engine dropped the request")),
@@ -247,6 +250,7 @@ TEXT, TALK, EMBED = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
         (answering({TEXT: 400, TALK: 422}, (TALK, TEXT)), None, [TEXT, TALK]),
         (raising(EngineUnavailable("away")), False, [TEXT]),
         (raising(EngineUnavailable("full", busy=True)), None, [TEXT]),
+        (raising(EngineUnavailable("away", counted=False)), None, [TEXT]),
         (raising(EngineAborted("dropped")), False, [TEXT]),
         (raising(EngineDied("gone")), False, [TEXT]),
         (raising(ValueError("a bug")), False, [TEXT]),

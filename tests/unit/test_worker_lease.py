@@ -106,7 +106,7 @@ async def test_what_is_new_is_said_at_once_and_the_same_once_a_lease() -> None:
     rig = Rig()
     for number, state in enumerate(("ready", "ready", "ready", "ready", "ready", "draining", "draining", "ready")):
         rig.description = {"state": state, "running": number, "credit": -number, "oldest_held_ms": number}
-        rig.description |= {"kv_use": number / 100, "mean_batch": float(number)}
+        rig.description |= {"kv_use": number / 100, "mean_batch": float(number), "slots": number}
         await rig.keeper._heartbeat(cast("Broker", rig.broker), rig.clock.monotonic())
         await rig.clock.sleep(10.0 / RENEWALS_PER_LEASE)
     said = [(each["state"], each["running"]) for each in rig.broker.said]

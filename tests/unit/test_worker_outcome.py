@@ -48,7 +48,7 @@ def test_success_without_choices_or_usage_is_a_success(body: Any) -> None:
     assert (outcome.status, outcome.finish_reason, outcome.usage) == (Status.SUCCEEDED, "", {})
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff", b'"x"', b"1" * 5_000])
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff", b'"x"', b"1" * 5_000, b'{"x": NaN}'])
 def test_a_success_that_is_no_object_is_the_engines_fault(body: bytes) -> None:
     outcome, error = failed(200, body)
     assert (outcome.http_status, outcome.engine_ok, error["code"]) == (500, False, "internal_error")

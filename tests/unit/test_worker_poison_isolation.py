@@ -34,6 +34,12 @@ def test_what_was_never_lost_with_a_worker_is_no_suspect(attempt: int) -> None:
     assert company(claim(attempt, lost=0), max_deliveries=5) is None
 
 
+@pytest.mark.parametrize(("attempt", "expected"), [(1, 128), (3, 16), (5, 1)])
+def test_what_was_lost_with_a_server_is_one(attempt: int, expected: int) -> None:
+    isolation = PoisonIsolation()
+    assert isolation.company(claim(attempt, lost=0), slots=32, max_deliveries=5, suspect=True) == expected
+
+
 @pytest.mark.parametrize("most", [2, 3, 10])
 def test_however_many_tries_there_are_the_last_one_is_alone(most: int) -> None:
     assert company(claim(most, lost=1), most) == 1

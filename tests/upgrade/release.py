@@ -26,6 +26,7 @@ PATHS = (
     *PACKAGES,
     *(f"tests/fault/{name}.py" for name in (*PROCESSES, "producer_process")),
     "tests/constants.py",
+    "tests/passwords.py",
     "tests/integration/forked.py",
 )
 ASK = """

@@ -184,7 +184,7 @@ def _broker(redis_url: str | None) -> GatewayBroker:
     from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)
-    return GatewayBroker(Connection(settings.redis_url.get_secret_value()), GatewayNames(settings.key_prefix))
+    return GatewayBroker(Connection.open(settings), GatewayNames(settings.key_prefix))
 
 
 async def _create(  # noqa: PLR0913 - an argument for each property of a key

@@ -132,7 +132,7 @@ async def _connected(redis_url: str | None) -> AsyncIterator[WebhookBroker]:
     from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)
-    broker = WebhookBroker(Connection(settings.redis_url.get_secret_value()), WebhookNames(settings.key_prefix))
+    broker = WebhookBroker(Connection.open(settings), WebhookNames(settings.key_prefix))
     try:
         await broker.connection.ping()
         yield broker

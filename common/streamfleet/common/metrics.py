@@ -162,7 +162,10 @@ STREAM_CHUNKS_DROPPED = Counter(
     "streamfleet_stream_chunks_dropped_total", "Chunks that were not published: Redis refused them, or was away."
 )
 RUNNING = Gauge("streamfleet_running", "Requests that run together in this worker.")
-SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at most.")
+SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at most, or a busy server takes.")
+SERVER_BUSY = Counter(
+    "streamfleet_server_busy_total", "Answers of the server behind the openai engine that it takes no more for now."
+)
 KV_TOKENS = Gauge("streamfleet_kv_tokens", "KV-cache tokens that the engine has; NaN where it does not tell.")
 CREDIT = Gauge("streamfleet_credit", "How many more requests this worker could take now.")
 READY = Gauge("streamfleet_ready", "1 when this worker takes requests.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from streamfleet.common.errors import SettingsError
 
 SUFFIX = "_FILE"
 MOST_BYTES = 65_536
+ONE_LINE = "must be one line, without control characters, and without spaces around it"
 
 
 def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
@@ -23,6 +25,30 @@ def file_variables(name: str, field: FieldInfo, prefix: str) -> list[str]:
     alias = field.validation_alias
     names = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [prefix + name.upper()]
     return [each + SUFFIX for each in names if each.isupper()]
+
+
+def is_one_line(value: str) -> bool:
+    """True if a value fits an HTTP header: an error of httpx about one that does not fit would show the secret."""
+    return value == value.strip() and not any(each < " " or each == "\x7f" for each in value)
+
+
+class FileSecret(SecretStr):
+    """A secret from a file, which `get_secret_value` reads again: it may have changed since the start.
+
+    A file that is gone, empty, unreadable or not one line for the moment has its last value.
+
+    Attributes:
+        at_start: its first value.
+    """
+
+    def __init__(self, variable: str, path: str) -> None:
+        self._source, self.at_start = (variable, path), _read(variable, path)
+        super().__init__(self.at_start)
+
+    def get_secret_value(self) -> str:
+        with contextlib.suppress(SettingsError):
+            self._secret_value = _read(*self._source) or self._secret_value
+        return self._secret_value
 
 
 class SecretFiles(PydanticBaseSettingsSource):
@@ -40,7 +66,7 @@ class SecretFiles(PydanticBaseSettingsSource):
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         for variable in file_variables(field_name, field, self._prefix):
             if path := os.environ.get(variable):
-                return _read(variable, path), field_name, False
+                return FileSecret(variable, path), field_name, False
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -54,8 +80,11 @@ def _read(variable: str, path: str) -> str:
         raise SettingsError(f"{variable}: {direct} is set too, and only one of them can count: remove one")
     try:
         with Path(path).open("rb") as file:
-            return file.read(MOST_BYTES).decode().strip()
+            value = file.read(MOST_BYTES).decode().strip()
     except OSError as error:
         raise SettingsError(f"{variable}: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{variable}: {path} is not text") from None
+    if not is_one_line(value):
+        raise SettingsError(f"{variable}: {path} {ONE_LINE}")
+    return value

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, Field, ImportString, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import NoDecode
 
@@ -22,7 +22,7 @@ from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.common.keys import check_prefix
 from streamfleet.common.limits import QueueLimits, SharedLimits
 from streamfleet.common.protocol import LANES, Lane, check_name
-from streamfleet.common.secret_files import file_variables
+from streamfleet.common.secret_files import ONE_LINE, file_variables, is_one_line
 from streamfleet.common.settings_gateway import GatewaySettings, read_route
 from streamfleet.common.settings_group import PREFIX, Group, known_as
 
@@ -63,8 +63,22 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
             "redis+cluster://host:6379,host:6379."
         ),
     )
+    redis_credentials: ImportString[Any] | None = Field(
+        None,
+        description=(
+            "module:object of a redis-py CredentialProvider. Each new connection asks it for user and password, if "
+            "REDIS_URL has no password."
+        ),
+    )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
+
+    @field_validator("redis_credentials")
+    @classmethod
+    def _usable_provider(cls, value: Any) -> Any:
+        if value is not None and (isinstance(value, type) or not callable(getattr(value, "get_credentials", None))):
+            raise ValueError("must name a CredentialProvider as module:object, no class of them")
+        return value
 
     @field_validator("queue")
     @classmethod
@@ -132,7 +146,16 @@ class EngineSettings(Group):
         description="Base URL of the server behind the openai engine.",
     )
     vllm_api_key: SecretStr = Field(SecretStr(""), description="API key for that server, where it wants one.")
-    remote_slots: int = Field(64, ge=1, description="Requests at once at the server behind the openai engine.")
+    remote_slots: int = Field(
+        64, ge=1, description="Most requests at once at the server behind the openai engine; fewer while it is busy."
+    )
+    remote_busy: Annotated[tuple[int, ...], NoDecode] = Field(
+        (),
+        description=(
+            "HTTP statuses by which that server says that it takes no more for now, such as 529; 429 and a 503 with "
+            "Retry-After always do."
+        ),
+    )
     remote_kv_tokens: int = Field(
         0,
         ge=0,
@@ -153,10 +176,29 @@ class EngineSettings(Group):
     )
     simulated_speed: float = Field(1.0, gt=0, description="How much faster than its profile the simulated engine runs.")
 
+    @field_validator("vllm_api_key")
+    @classmethod
+    def _usable_key(cls, value: SecretStr) -> SecretStr:
+        if not is_one_line(value.get_secret_value()):
+            raise ValueError(ONE_LINE)
+        return value
+
     @field_validator("engine_args", mode="before")
     @classmethod
     def _split_args(cls, value: Any) -> Any:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("remote_busy", mode="before")
+    @classmethod
+    def _split_statuses(cls, value: Any) -> Any:
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("remote_busy")
+    @classmethod
+    def _statuses_of_errors(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(not 400 <= status <= 599 for status in value):
+            raise ValueError("must be HTTP statuses from 400 to 599")
+        return value
 
     @model_validator(mode="after")
     def _vllm_needs_a_model(self) -> Self:

@@ -22,7 +22,7 @@ hear of it and try again. The first try leaves time for a second one, over a new
 
 def open_connection(settings: QueueSettings) -> Connection:
     """Returns a connection with this patience. Raises SettingsError if the Redis URL cannot be read."""
-    return Connection(settings.redis_url.get_secret_value(), PATIENCE_S, ANSWER_S)
+    return Connection.open(settings, PATIENCE_S, ANSWER_S)
 
 
 class Shared(Generic[T]):

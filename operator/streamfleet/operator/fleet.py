@@ -42,6 +42,7 @@ class WorkerView:
         max_model_len: tokens of prompt and output together that its engine takes; None if unknown.
         kv_use: part of its engine's KV cache in use, 0 to 1; None if the engine does not know.
         mean_batch: mean number of its sequences that ran together in the last minute, while any ran; None if none ran.
+        limited: true if the server behind its engine takes fewer requests than it is set to send.
         fields: names of the fields of a body that it obeys, by endpoint; empty if its engine does not tell.
     """
 
@@ -63,6 +64,7 @@ class WorkerView:
     max_model_len: int | None = None
     kv_use: float | None = None
     mean_batch: float | None = None
+    limited: bool = False
     fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
@@ -119,6 +121,7 @@ def _view(name: str, words: Mapping[str, Any], held: Mapping[str, int], now_ms: 
         max_model_len=_count(words.get("max_model_len")) or None,
         kv_use=_number(words.get("kv_use"), 1),
         mean_batch=_number(words.get("mean_batch"), MOST_MS),
+        limited=words.get("limited") is True,
         fields=_fields(_packed) if isinstance(_packed := words.get("fields"), str) else {},
     )
 

@@ -106,6 +106,7 @@ def worker_object(worker: WorkerView) -> dict[str, Any]:
         "version": line(worker.version),
         "running": worker.running,
         "slots": worker.slots,
+        "limited": worker.limited,
         "held": dict(worker.held),
         "oldest_held_s": worker.oldest_held_s,
         "kv_use": worker.kv_use,

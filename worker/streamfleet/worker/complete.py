@@ -225,7 +225,7 @@ class Completer:
             Retry(
                 request.lease,
                 self._delay(request, outcome),
-                openai_error(outcome.whole, "server_error", None, "engine_error"),
+                openai_error(outcome.whole, "server_error", None, outcome.code),
                 worker_lost=outcome.engine_died,
                 held=outcome.held,
             )

@@ -48,7 +48,7 @@ class PoisonIsolation:
         self._running: dict[InFlightRequest, int] = {}
         self._making_room: int | None = None
 
-    def company(self, claim: Claim, slots: int, max_deliveries: int) -> int | None:
+    def company(self, claim: Claim, slots: int, max_deliveries: int, *, suspect: bool = False) -> int | None:
         """Most requests that may run together with this one, itself included; None for no limit.
 
         Args:
@@ -57,8 +57,9 @@ class PoisonIsolation:
             slots: most requests that this worker runs. The first lost worker does not reduce company from them, the
                 second does.
             max_deliveries: most attempts of a request of its queue.
+            suspect: true if it was lost with a remote server, not with a worker.
         """
-        if claim.lost == 0:
+        if claim.lost == 0 and not suspect:
             return None
         by_attempts = int(SHRINKS_BY ** max(0, max_deliveries - claim.lease.attempt))
         by_losses = int(slots // SHRINKS_BY ** (claim.lost - 1))
@@ -210,6 +211,7 @@ class Containment:
 
     Attributes:
         isolation, breaker: the rules.
+        slots: most requests that may run together, without the limit of a server that is busy or was away.
         running: number of requests that run.
         pullers: each is told the most requests to hold.
         probe: the task that probes the engine, or did so last.
@@ -219,7 +221,7 @@ class Containment:
 
     def __init__(self) -> None:
         self.isolation, self.breaker = PoisonIsolation(), CircuitBreaker(UNREADY_FAILURES)
-        self.running = 0
+        self.slots = self.running = 0
         self.pullers: list[Puller] = []
         self.probe: asyncio.Task[None] | None = None
         self.suspect: Executor | None = None

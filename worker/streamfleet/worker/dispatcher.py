@@ -74,13 +74,15 @@ class Dispatcher:
 
     @property
     def fit(self) -> bool:
-        """True if the engine is believed to work."""
-        return self._breaker.fit
+        """True if the engine is there, and believed to work."""
+        return self._breaker.fit and not self._executor.unready
 
     @property
-    def last_fault(self) -> str:
-        """The engine's last fault; empty if there was none."""
-        return self._breaker.last_fault
+    def why_unfit(self) -> str:
+        """Reason why the engine does not work."""
+        if self._breaker.fit:
+            return self._executor.unready or "its server has just come back"
+        return self._executor.unready or f"every request fails: {self._breaker.last_fault}"
 
     async def run(self) -> None:
         """Wait until a request's task fails, then raise its error: otherwise its lease is renewed for ever."""
@@ -88,7 +90,7 @@ class Dispatcher:
 
     def start(self, request: InFlightRequest) -> None:
         """Start a request, or hand it back without a try."""
-        unlimited = self._unlimited and request.claim.lost == 0
+        unlimited = self._unlimited and request.claim.lost == 0 and not self._executor.suspects(request)
         company = None if unlimited else self._company(request)
         stopped = self._closed or self.engine_died.done()
         if stopped or not (unlimited or self._fits(request, company)):
@@ -102,7 +104,8 @@ class Dispatcher:
             self._limit_pulls()
 
     def _company(self, request: InFlightRequest) -> int | None:
-        return self._isolation.company(request.claim, self._executor.slots, self._max_deliveries)
+        suspect = self._executor.suspects(request)
+        return self._isolation.company(request.claim, self._shared.slots, self._max_deliveries, suspect=suspect)
 
     def close(self) -> None:
         """Start nothing from now on."""
@@ -168,7 +171,8 @@ class Dispatcher:
     @property
     def _unlimited(self) -> bool:
         """True for a fit worker without suspects: nothing limits it, and nobody has to be told."""
-        return self._was_fit and self._breaker.fit and self._isolation.limit is None
+        fit = self._was_fit and self._breaker.fit and self._executor.allowance is None
+        return fit and self._isolation.limit is None
 
     def _fits(self, request: InFlightRequest, company: int | None) -> bool:
         """True if the request may run beside the running ones.
@@ -189,7 +193,7 @@ class Dispatcher:
         """Most requests to hold now; None for no limit."""
         if self.engine_died.done():
             return 0
-        return least(self._breaker.allowance, self._isolation.limit)
+        return least(self._breaker.allowance, self._isolation.limit, self._executor.allowance)
 
     def _limit_pulls(self) -> None:
         if not self._closed:
@@ -223,7 +227,13 @@ class Dispatcher:
             self._shared.running -= 1
         was_suspect = self._isolation.ended(request)
         self._in_flight.done(request)
-        self._completer.put(request, outcome)
+        if isinstance(outcome, HandedBack) and outcome.after_ms and not self._closed:
+            # Its lease is kept meanwhile; where this worker ends, the lease goes back with all others.
+            left_s = request.late_at - self._clock.monotonic()
+            wait_s = max(0.0, min(outcome.after_ms / 1000, left_s))
+            asyncio.get_running_loop().call_later(wait_s, self._completer.put, request, outcome)
+        else:
+            self._completer.put(request, outcome)
         if was_suspect or self._breaker.in_question or not self._unlimited:
             self.heed_breaker()
 

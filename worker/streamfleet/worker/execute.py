@@ -94,9 +94,18 @@ class Executor:
         self._max_body_bytes = limits.max_body_bytes
 
     @property
-    def slots(self) -> int:
-        """Most requests that may run together; at least 1."""
-        return self._admission.slots
+    def unready(self) -> str:
+        """Reason why the engine answers no request; empty if there is none."""
+        return getattr(self._engine, "unready", "")
+
+    @property
+    def allowance(self) -> int | None:
+        """Most requests to hold now, by the engine itself; None for no limit."""
+        return getattr(self._engine, "allowance", None)
+
+    def suspects(self, request: InFlightRequest) -> bool:
+        """True if the engine was away after an earlier run of this request, which may be the cause."""
+        return request.lease.request_id in getattr(self._engine, "suspects", ())
 
     async def execute(self, request: InFlightRequest) -> Outcome:
         """Run a request to its outcome. Raises nothing but CancelledError."""
@@ -127,7 +136,7 @@ class Executor:
 
         Returns:
             True if it answers, False if it fails. None if it refuses, which says nothing about the engine behind, or is
-            too busy.
+            too busy, or away.
         """
         served = self._engine.endpoints or tuple(_PROBES)
         for endpoint in sorted(_PROBES, key=lambda each: each != self._answered):
@@ -139,7 +148,8 @@ class Executor:
                 outcome = judge(await self._engine.run(asked))
             except Exception as error:  # noqa: BLE001 - whatever it is, the engine does not answer
                 log.info("probe_failed", endpoint=endpoint, error=type(error).__name__)
-                return None if isinstance(error, EngineUnavailable) and error.busy else False
+                says_nothing = isinstance(error, EngineUnavailable) and (error.busy or not error.counted)
+                return None if says_nothing else False
             if not isinstance(outcome, Finished) or outcome.engine_ok is not None:
                 return isinstance(outcome, Finished) and outcome.engine_ok
         return None
@@ -227,16 +237,17 @@ def _outcome_of(answer: EngineReply | EngineError | None, asked: EngineRequest) 
     match answer:
         case EngineReply():
             return judge(answer, asked)
+        case EngineUnavailable(counted=False):
+            return HandedBack(in_turn=True, after_ms=answer.retry_after_ms or 0)
         case EngineUnavailable():
-            return Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
+            fault = Postponed(str(answer), answer.retry_after_ms, engine_hangs=answer.hangs, said=answer.said)
+            return replace(fault, code=answer.code)
         case EngineAborted():
             return Postponed(f"the engine aborted the request: {answer}")
         case EngineDied():
             return Postponed(f"the engine died while it ran the request: {answer}", engine_died=True)
-        case EngineError():
-            return Postponed(str(answer))
-        case None:  # cancelled, and not by this worker
-            return Postponed("the engine dropped the request")
+        case EngineError() | None:  # None: cancelled, and not by this worker
+            return Postponed(str(answer or "the engine dropped the request"))
 
 
 def _ended_early(reason: StopReason, asked: EngineRequest) -> Outcome:

@@ -34,7 +34,7 @@ LEAST_ANSWER_S = 1.0
 """Redis has at least so long for the answer to a renewal; else it is tried again when the next one would be due."""
 PAUSE_S = 0.5
 QUIET_SHARE = 0.8  # of a lease: a worker that writes no heartbeat counts as silent after one and a half
-LOAD = frozenset({"running", "credit", "oldest_held_ms", "kv_use", "mean_batch"})
+LOAD = frozenset({"running", "credit", "oldest_held_ms", "kv_use", "mean_batch", "slots"})
 """Fields of a worker's description that change all the time under load: they alone are no news."""
 AT_ONCE = 500
 CANCELS_BLOCK_MS = 30_000  # a cancel that is missed here is found by the next renewal

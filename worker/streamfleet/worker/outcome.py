@@ -6,15 +6,12 @@ and the completer writes it to Redis.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
-
+from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest, naming, openai_error
 from streamfleet.common.numbers import OUTPUT_LIMITS, number
 from streamfleet.common.protocol import CHAT, COMPLETIONS, Status
@@ -60,7 +57,8 @@ class Postponed:
     once.
     ``engine_hangs``: the engine answers no request for now. ``said``: the engine's own words, which may repeat the
     request: for its owner only, never for a log. ``partial``: output from which another run can go on. ``held``: as of
-    `Finished`, for which the tenant is charged, with the prompt; None if nothing is charged.
+    `Finished`, for which the tenant is charged, with the prompt; None if nothing is charged. ``code``: as of
+    `EngineUnavailable`.
     """
 
     reason: str
@@ -70,6 +68,7 @@ class Postponed:
     said: str = ""
     partial: Partial | None = None
     held: float | None = None
+    code: str = "engine_error"
 
     @property
     def whole(self) -> str:
@@ -82,12 +81,13 @@ class HandedBack:
     """This worker does not finish it: back to the queue at once, this attempt not counted.
 
     ``in_turn``: it could not start here, so its lane gets its turn back. ``gave_way``: it was interrupted for an urgent
-    request. ``partial``: output from which another run can go on. ``lost_tokens``: output tokens that have to be
-    generated again, as the engine counted them.
+    request. ``after_ms``: time for which it is held back. ``partial``: output from which another run can go on.
+    ``lost_tokens``: output tokens that have to be generated again, as the engine counted them.
     """
 
     in_turn: bool = False
     gave_way: bool = False
+    after_ms: int = 0
     partial: Partial | None = None
     lost_tokens: int = 0
 
@@ -163,10 +163,8 @@ def judge(reply: EngineReply, asked: EngineRequest | None = None) -> Outcome:
 
 
 def _parse(body: bytes) -> Any:
-    with contextlib.suppress(ValueError):
-        return from_json(body)
     try:
-        return json.loads(body.decode())
+        return jsontext.parse(body)
     except (ValueError, RecursionError):
         return body[:200].decode(errors="replace")
 

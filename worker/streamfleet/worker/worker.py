@@ -102,6 +102,7 @@ class Worker:
         self._configuration = Configuration(queue.limits(), said(queue))
         self._stop_asked, self._hurry = asyncio.Event(), asyncio.Event()
         self._last_notice: str | None = None
+        self._most_slots = 0
         self._batches: deque[int] = deque(maxlen=round(BATCHES_S / BEAT_S))
         self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight(shared.in_flight)
         self._in_flight = in_flight
@@ -155,6 +156,8 @@ class Worker:
         more: dict[str, Any] = {"oldest_held_ms": min(request.claimed_ms for request in held)} if held else {}
         if not (health.live and health.ready):
             more["unready"] = health.reason
+        if getattr(self._engine, "limited", False):
+            more["limited"] = True
         if self._fields:
             more["fields"] = self._fields
         if others := [queue for queue in self._shared.queues if queue != self.queue]:
@@ -184,7 +187,9 @@ class Worker:
         live = self._pulse.age_s < max(10.0, BEAT_S * 4)
         reason = "the event loop does not answer" if not live else self._state
         if self._state == "unfit":
-            reason = f"every request fails: {self._dispatcher.last_fault}"
+            reason = self._dispatcher.why_unfit
+        elif live and (refusal := self._broker.connection.refusal):
+            return Health(live, False, refusal)
         return Health(live, self._state == "ready", reason)
 
     async def run(self) -> int:
@@ -218,13 +223,20 @@ class Worker:
         log.info("engine_starting", engine=self._engine.kind)
         while not await self._engine_starts():
             await self._clock.sleep(AGAIN_S)
-        self._slots = self._engine.capacity().slots
+        self._see_capacity()
         self._fields = pack_fields(getattr(self._engine, "fields", {}))
-        show_capacity(self._engine.capacity())
-        metrics.RESERVE.set(self._shared.admission.reserve)
         self._housekeeper.redis_is_asked()
         await self._wait_for_name()  # again: another worker may have loaded its model meanwhile
         await self._find_place()
+
+    def _see_capacity(self) -> None:
+        """Note the engine's capacity, which a busy server changes."""
+        self._slots = self._engine.capacity().slots
+        self._most_slots = max(self._most_slots, self._slots)
+        rules, admission = self._shared.containment, self._shared.admission
+        rules.slots = max(rules.slots, admission.slots)
+        show_capacity(self._engine.capacity())
+        metrics.RESERVE.set(self._shared.admission.reserve)
 
     async def _find_configuration(self) -> None:
         """Follow the queue's configuration, or write it. A broken key, or a full Redis, must not stop the worker.
@@ -364,7 +376,7 @@ class Worker:
             return EXIT_ENGINE_FAILED
         for name, task in loops.items():
             if task.done() and isinstance(task.exception(), SettingsError):
-                # A password or a permission is gone, or the protocol is another: no restart brings it back.
+                # A permission is gone, the protocol is another, or a password that no file or provider can renew.
                 log.critical("redis_refuses", loop=name, reason=str(task.exception()))
                 return EXIT_REFUSED
             if task.done():
@@ -382,7 +394,7 @@ class Worker:
                 await self._puller.stop()
                 await asyncio.wait({loops["pull"]})
         if patient:
-            self._dispatcher.release_waiting(self._slots)
+            self._dispatcher.release_waiting(self._most_slots)  # what runs beyond a lower limit still runs
             if await self._others_work():
                 self._dispatcher.hand_over()
             await self._wait_for_running(failed)
@@ -435,6 +447,7 @@ class Worker:
             if self._state in ("ready", "unfit"):
                 self._state = "ready" if self._dispatcher.fit else "unfit"
                 self._dispatcher.heed_breaker()
+                self._see_capacity()
             await self._clock.sleep(BEAT_S)
 
 

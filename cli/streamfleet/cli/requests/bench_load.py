@@ -201,7 +201,7 @@ async def server_asker(url: str, api_key: str | None, most: int) -> AsyncIterato
     try:
         from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 
-        engine = OpenAIEngine(Upstream(url, most), api_key)
+        engine = OpenAIEngine(Upstream(url, most), (lambda: api_key) if api_key else None)
     except ModuleNotFoundError as error:
         raise SettingsError(f"--url needs {error.name}, which is not installed: pip install {error.name}") from None
     except ValueError as error:

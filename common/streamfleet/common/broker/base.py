@@ -53,7 +53,7 @@ class BrokerBase:
         Raises:
             SettingsError: the Redis URL cannot be read.
         """
-        connection = Connection(settings.redis_url.get_secret_value(), patience_s, answer_timeout_s)
+        connection = Connection.open(settings, patience_s, answer_timeout_s)
         return cls(connection, Keys(settings.queue, settings.key_prefix), settings.limits())
 
     @classmethod

@@ -20,6 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from streamfleet.common.connection import options
+from streamfleet.common.connection.login import Login
 from streamfleet.common.connection.options import tls_options
 from streamfleet.common.connection.urls import RedisUrl
 
@@ -40,6 +41,19 @@ class _Packing:
         except TypeError:  # hiredis knows fewer types
             packed: list[bytes] = super().pack_command(*words)  # type: ignore[misc]
             return packed
+
+
+class _LoggingIn:
+    """Connection with a user and password that may change."""
+
+    login: Login | None = None
+
+    async def connect(self) -> None:
+        connect: Any = super().connect  # type: ignore[misc]
+        if self.login is None or self.is_connected:  # type: ignore[attr-defined]
+            await connect()
+        else:
+            await self.login.enter(self, connect)
 
 
 class _Numbered:
@@ -92,8 +106,8 @@ def _keepalive() -> dict[str, Any]:
 
 @functools.cache
 def _improved(kind: Hashable, numbered: bool) -> Any:
-    """A connection class (TCP, TLS, Unix socket) that packs in C, and is numbered if it blocks."""
-    ours = (_Numbered, _Packing) if numbered else (_Packing,)
+    """A connection class (TCP, TLS, Unix socket) that logs in and packs in C, and is numbered if it blocks."""
+    ours = (_Numbered, _LoggingIn, _Packing) if numbered else (_LoggingIn, _Packing)
     return type("Connection", (*ours, cast("type", kind)), {})
 
 
@@ -121,6 +135,7 @@ class Client:
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
+        login: its user and password hold in place of the URL's.
 
     Raises:
         ValueError: the URL cannot be read.
@@ -129,8 +144,9 @@ class Client:
     _most = MOST_CONNECTIONS
     _numbered = False
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, login: Login | None = None) -> None:
         self._maker: Any = connection_maker(url, numbered=self._numbered)
+        self._login = login
         self._turns = asyncio.Semaphore(min(self._most, self._maker.max_connections))
         self._idle: list[Any] = []
         self._used: dict[Any, float] = {}  # value: event-loop time at which the answer is due
@@ -151,6 +167,7 @@ class Client:
         """Send several commands in one round trip; replies in their order. Raises the first error after reading all."""
         async with self._turns:
             connection = self._idle.pop() if self._idle else self._maker.make_connection()
+            connection.login = self._login
             self._used[connection] = asyncio.get_running_loop().time() + blocks_s
             try:
                 await self._ready(connection)
@@ -188,10 +205,9 @@ class Client:
         await self._maker.ensure_connection(connection)
 
     async def _put_back(self, connection: Any) -> None:
-        if connection in self._used:
-            del self._used[connection]
+        if self._used.pop(connection, None) is not None and connection.is_connected:
             self._idle.append(connection)
-        else:
+        else:  # also one whose login was refused: the open ones are taken first
             await connection.disconnect(nowait=True)
 
 

@@ -16,6 +16,7 @@ from redis.crc import key_slot
 
 from streamfleet.common.connection.clients import Client
 from streamfleet.common.connection.locator import ASK_TIMEOUT_S
+from streamfleet.common.connection.login import Login
 from streamfleet.common.connection.translation import LOST, reason, translated
 from streamfleet.common.connection.urls import Host, RedisUrl
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
@@ -27,6 +28,7 @@ class SlotOwner:
     Args:
         url: its hosts are some nodes of the cluster; one that answers is enough.
         address: the URL without password, for messages.
+        login: at every node.
 
     Attributes:
         nodes: known nodes, the next to ask first.
@@ -35,8 +37,8 @@ class SlotOwner:
 
     trust_s = math.inf  # a node that lost its slot answers MOVED
 
-    def __init__(self, url: RedisUrl, address: str) -> None:
-        self._url, self._address = url, address
+    def __init__(self, url: RedisUrl, address: str, login: Login | None = None) -> None:
+        self._url, self._address, self._login = url, address, login
         self.nodes = list(url.hosts)
         self._slot = 0
         self.masters: list[str] = []
@@ -65,7 +67,7 @@ class SlotOwner:
 
     async def _ask(self, node: Host) -> Host | None:
         """Owner of the slot as this node sees it; all nodes that it names are remembered."""
-        client = Client(self._url.server_url(*node))
+        client = Client(self._url.server_url(*node), self._login)
         try:
             ranges: list[list[Any]] = await client.send("CLUSTER", "SLOTS")
         except redis.exceptions.ResponseError as error:

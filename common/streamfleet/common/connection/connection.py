@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis.exceptions
 import structlog
@@ -25,11 +25,16 @@ from streamfleet.common import scripts
 from streamfleet.common.connection.clients import check_options
 from streamfleet.common.connection.cluster import SlotOwner
 from streamfleet.common.connection.locator import FixedServer, Locator
+from streamfleet.common.connection.login import Login
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.connection.server_clients import CurrentServer, ServerClients
-from streamfleet.common.connection.translation import another_type, translated
+from streamfleet.common.connection.translation import Distrusted, Refused, another_type, translated
 from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError, StreamfleetError, WrongEventLoop
+from streamfleet.common.secret_files import FileSecret
+
+if TYPE_CHECKING:
+    from streamfleet.common.settings import QueueSettings
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -55,15 +60,23 @@ class Connection:
         answer_timeout_s: longest wait of one try for its answer, in seconds. If that is shorter than the patience, all
             tries together take about as long as the patience: the second one has a second in any case, and time in
             which this process was held up is added.
+        login: its user and password hold in place of the URL's.
 
     Attributes:
         answer_timeout_s: as given; it may be changed.
+        refusal: why the last operation was refused a login that was accepted before; empty if it was not.
 
     Raises:
         SettingsError: the URL cannot be read.
     """
 
-    def __init__(self, url: str, patience_s: float | None = 5.0, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        patience_s: float | None = 5.0,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        login: Login | None = None,
+    ) -> None:
         self.address, self.answer_timeout_s = safe_address(url), answer_timeout_s
         self._patience_s = patience_s
         self._bounded = patience_s is not None and answer_timeout_s < patience_s
@@ -79,8 +92,23 @@ class Connection:
         except (ValueError, redis.exceptions.RedisError) as error:
             raise SettingsError(f"REDIS_URL {self.address}: {why_unusable(error)}") from None
         self._clustered = read.kind is Kind.CLUSTER
-        self._locator = _locator(read, self.address)
-        self._server = CurrentServer(self._locator)
+        self.refusal = ""
+        self._login = login or Login(lambda: url, renewable=False)
+        self._locator = _locator(read, self.address, self._login)
+        self._server = CurrentServer(self._locator, self._login)
+
+    @classmethod
+    def open(
+        cls, settings: QueueSettings, patience_s: float | None = 5.0, answer_timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> Connection:
+        """Returns a connection to the settings' Redis, with their file's or provider's credentials of each moment.
+
+        Hosts and options are those that the file named at the start: all connections of a process use one deployment.
+        """
+        url = settings.redis_url
+        login = Login(url.get_secret_value, settings.redis_credentials, renewable=isinstance(url, FileSecret))
+        at_start = url.at_start if isinstance(url, FileSecret) else url.get_secret_value()
+        return cls(at_start, patience_s, answer_timeout_s, login)
 
     @property
     def moves(self) -> int:
@@ -107,7 +135,7 @@ class Connection:
             return
         await self.ping()
         for url in self._locator.masters:
-            node = Connection(url, self._patience_s, self.answer_timeout_s)
+            node = Connection(url, self._patience_s, self.answer_timeout_s, self._login)
             try:
                 yield node
             finally:
@@ -294,17 +322,26 @@ class Connection:
         late = asyncio.get_running_loop().call_later(blocks_s + CHECK_AFTER_S, self._server.check)
         try:
             timeout_s = blocks_s + (margin_s or self.answer_timeout_s)
-            return await self._unless_shut(lambda: self._server.use(work), timeout_s)
+            result = await self._unless_shut(lambda: self._server.use(work), timeout_s)
+            self.refusal = ""
+            return result
         except TimeoutError as error:
             await self._server.drop()
             raise translated(error, self.address, self._clustered) from None
-        except (redis.exceptions.RedisError, OSError) as error:
-            ours = translated(error, self.address, self._clustered)
+        except (redis.exceptions.RedisError, OSError, Refused) as error:
+            ours = error if isinstance(error, Refused) else translated(error, self.address, self._clustered)
+            if isinstance(ours, Refused) and self._may_pass(ours):
+                self.refusal = str(ours)
+                ours = BrokerUnavailable(self.refusal)
             if ours is error:
                 raise
             raise ours from (error if isinstance(error, redis.exceptions.ResponseError) else None)
         finally:
             late.cancel()
+
+    def _may_pass(self, refusal: Refused) -> bool:
+        """True for a refusal after the start that the next content of a file, or the provider, may end."""
+        return self._login.accepted and (self._login.renewable or isinstance(refusal, Distrusted))
 
     async def _unless_shut(self, work: Callable[[], Awaitable[T]], timeout_s: float | None) -> T:
         self.check()
@@ -326,11 +363,11 @@ class Connection:
             log.warning("waiting_for_redis", address=self.address, tries=state.attempt_number, reason=str(error))
 
 
-def _locator(url: RedisUrl, address: str) -> Locator:
+def _locator(url: RedisUrl, address: str, login: Login) -> Locator:
     if url.kind is Kind.SENTINEL:
-        return SentinelMaster(url, address)
+        return SentinelMaster(url, address, login.at_sentinels())
     if url.kind is Kind.CLUSTER:
-        return SlotOwner(url, address)
+        return SlotOwner(url, address, login)
     return FixedServer(url)
 
 

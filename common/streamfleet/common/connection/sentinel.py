@@ -8,7 +8,8 @@ import redis.exceptions
 
 from streamfleet.common.connection.clients import Client
 from streamfleet.common.connection.locator import ASK_TIMEOUT_S
-from streamfleet.common.connection.translation import LOST, reason, translated
+from streamfleet.common.connection.login import Login
+from streamfleet.common.connection.translation import LOST, Refused, reason, translated
 from streamfleet.common.connection.urls import Host, RedisUrl
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.replies import mapping
@@ -22,14 +23,15 @@ class SentinelMaster:
     Args:
         url: its hosts are the Sentinels.
         address: the URL without passwords, for messages.
+        login: at every Sentinel.
     """
 
     # In a manual failover, the old master takes writes for some ten seconds more before the Sentinels make it a
     # replica; these writes are lost.
     trust_s = 1.0
 
-    def __init__(self, url: RedisUrl, address: str) -> None:
-        self._url, self._address = url, address
+    def __init__(self, url: RedisUrl, address: str, login: Login) -> None:
+        self._url, self._address, self._login = url, address, login
         self._sentinels = list(url.hosts)
         self._known = False
 
@@ -39,15 +41,17 @@ class SentinelMaster:
     async def locate(self) -> str:
         silent: list[str] = []
         watched: list[set[str]] = []
+        refused: Refused | None = None
         for host in list(self._sentinels):
             # If the caller's time is up while this Sentinel is silent, the next try begins with another.
             self._sentinels.append(self._sentinels.pop(0))
             try:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     masters = await self._ask(host)
-            except LOST as error:
-                if isinstance(ours := translated(error, self._address, clustered=False), SettingsError):
-                    raise ours from None
+            except (*LOST, Refused) as error:
+                ours = error if isinstance(error, Refused) else translated(error, self._address, clustered=False)
+                if isinstance(ours, Refused):
+                    refused = ours
                 silent.append(f"{host[0]}:{host[1]}: {reason(error)}")
                 continue
             watched.append(set(masters))
@@ -58,11 +62,13 @@ class SentinelMaster:
             self._sentinels.insert(0, host)
             self._known = True
             return self._url.server_url(found["ip"], int(found["port"]))
+        if refused is not None and not watched:
+            raise refused
         raise self._not_found(silent, watched)
 
     async def _ask(self, host: Host) -> dict[str, dict[str, str]]:
         """State of each service as a Sentinel sees it."""
-        client = Client(self._url.sentinel_url(*host))
+        client = Client(self._url.sentinel_url(*host), self._login)
         try:
             rows = await client.send("SENTINEL", "MASTERS")
         except (redis.exceptions.AuthenticationError, redis.exceptions.ResponseError) as error:
@@ -81,7 +87,8 @@ class SentinelMaster:
             why = f"{who} is no Sentinel but a Redis: name the Sentinels, port 26379 as a rule, or write redis://"
         else:
             return error
-        return SettingsError(f"REDIS_URL {self._address}: {why}")
+        kind = Refused if isinstance(error, redis.exceptions.AuthenticationError) else SettingsError
+        return kind(f"REDIS_URL {self._address}: {why}")
 
     def _not_found(self, silent: list[str], watched: list[set[str]]) -> Exception:
         service = self._url.service

@@ -11,7 +11,8 @@ import structlog
 
 from streamfleet.common.connection.clients import BlockingClient, Client
 from streamfleet.common.connection.locator import Locator
-from streamfleet.common.connection.translation import FAILURES, points_elsewhere
+from streamfleet.common.connection.login import Login
+from streamfleet.common.connection.translation import FAILURES, Refused, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
 from streamfleet.common.errors import BrokerUnavailable
 
@@ -30,10 +31,10 @@ class ServerClients:
         users: number of operations in progress.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.commands = Client(url)
-        self.blocking = BlockingClient(url)
+    def __init__(self, url: str, login: Login | None = None) -> None:
+        self.url, self._login = url, login
+        self.commands = Client(url, login)
+        self.blocking = BlockingClient(url, login)
         self.users = 0
 
     async def close(self) -> None:
@@ -48,7 +49,7 @@ class ServerClients:
         not answer the new connection either, and then its connections are kept.
         """
         began = asyncio.get_running_loop().time()
-        fresh = Client(self.url)
+        fresh = Client(self.url, self._login)
         try:
             await fresh.send("PING")
             await asyncio.sleep(GRACE_S)
@@ -75,9 +76,9 @@ class CurrentServer:
         moves: number of changes to another server.
     """
 
-    def __init__(self, locator: Locator) -> None:
+    def __init__(self, locator: Locator, login: Login) -> None:
         self.moves = 0
-        self._locator = locator
+        self._locator, self._login = locator, login
         self._clients: ServerClients | None = None
         self._must_locate = True
         self._located_at = 0.0
@@ -136,14 +137,14 @@ class CurrentServer:
                 return clients
             try:
                 url = await self._locator.locate()
-            except BrokerUnavailable:
+            except (BrokerUnavailable, Refused):
                 if self._must_locate or self._clients is None:
                     raise
                 url = self._clients.url  # the locator has no answer, but the current server does
             self._must_locate, self._located_at = False, asyncio.get_running_loop().time()
             if self._clients is not None and self._clients.url == url:
                 return self._clients
-            old, self._clients = self._clients, (clients := ServerClients(url))
+            old, self._clients = self._clients, (clients := ServerClients(url, self._login))
             if old is not None:
                 self.moves += 1
                 log.warning("redis_moved", server=safe_address(url))

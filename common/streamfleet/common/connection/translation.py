@@ -6,6 +6,7 @@ import asyncio
 
 import redis.exceptions
 
+from streamfleet.common.connection.login import ProviderFailed
 from streamfleet.common.connection.options import distrust
 from streamfleet.common.errors import (
     BrokerOutOfMemory,
@@ -43,6 +44,14 @@ class MissingGroup(StreamfleetError):
     """The consumer group or its stream is gone, and must be recreated."""
 
 
+class Refused(SettingsError):
+    """The server refuses the user or password; another one may help."""
+
+
+class Distrusted(Refused):
+    """This side refuses the server's certificate; another file of authorities may help."""
+
+
 def translated(error: Exception, address: str, clustered: bool) -> Exception:
     """The error to raise in place of redis-py's; the same error if its cause is the caller's command.
 
@@ -52,9 +61,10 @@ def translated(error: Exception, address: str, clustered: bool) -> Exception:
         clustered: True if the URL is a cluster's.
     """
     if isinstance(error, redis.exceptions.AuthenticationError):
-        return SettingsError(f"Redis at {address} refuses the user or password: {error}")
+        does = "does not get" if isinstance(error, ProviderFailed) else "refuses"
+        return Refused(f"Redis at {address} {does} the user or password: {error}")
     if (refused := distrust(error)) is not None:
-        return SettingsError(f"REDIS_URL {address}: {refused}")
+        return Distrusted(f"REDIS_URL {address}: {refused}")
     if isinstance(error, redis.exceptions.BusyLoadingError):
         return BrokerUnavailable(f"Redis at {address} is still loading its data")
     if isinstance(error, LOST):

@@ -52,7 +52,7 @@ async def _examine(settings: QueueSettings) -> list[Check]:
     from streamfleet.operator.doctor.examine import examine
 
     environment = said(settings)
-    password_given = "@" in settings.redis_url.get_secret_value()
+    password_given = "@" in settings.redis_url.get_secret_value() or settings.redis_credentials is not None
     broker = OperatorBroker.open(settings)
     try:
         return await examine(broker, SystemClock(), password_given=password_given, environment=environment)

@@ -61,5 +61,5 @@ def _table(workers: Sequence[WorkerView]) -> FittedTable:
 
 def _ready(worker: WorkerView) -> str:
     if worker.takes_requests:
-        return "[green]ready[/green]"
+        return "[green]ready[/green]" + f", limited to {worker.slots} by the server" * worker.limited
     return f"[{'yellow' if worker.alive else 'red'}]{cell(worker.why_not)}[/]"

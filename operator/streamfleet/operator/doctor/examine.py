@@ -83,7 +83,7 @@ async def examine(
     Args:
         broker: the queue.
         clock: this machine's clock.
-        password_given: True if REDIS_URL has a password.
+        password_given: True if REDIS_URL has a password, or a provider gives one.
         environment: values of the queue's configuration that this machine's environment names.
 
     Returns:

@@ -18,8 +18,24 @@ class _Pieces(list[str]):
     """A text that arrives in pieces."""
 
 
-class _Numbered(dict[int, dict[str, Any]]):
-    """A list whose items arrive in pieces, each piece with the `index` of its item."""
+class _Numbered(dict[tuple[int, int], dict[str, Any]]):
+    """A list whose items arrive in pieces, each piece with the `index` of its item.
+
+    Some servers give all tool calls the same index, and each an id: another id is another item.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[int, int] = {}
+
+    def item(self, piece: Mapping[str, Any]) -> dict[str, Any]:
+        """The item that a piece belongs to."""
+        index = _index(piece)
+        last = self._last.setdefault(index, 0)
+        known = self.setdefault((index, last), {}).get("id")
+        if known and piece.get("id") not in (None, "", known):
+            last = self._last[index] = last + 1
+        return self.setdefault((index, last), {})
 
 
 class Assembly:
@@ -106,7 +122,7 @@ def _merge_list(into: dict[str, Any], name: str, known: Any, value: list[Any]) -
         numbered = known if isinstance(known, _Numbered) else _Numbered()
         into[name] = numbered
         for item in value:
-            _merge(numbered.setdefault(_index(item), {}), {key: part for key, part in item.items() if key != "index"})
+            _merge(numbered.item(item), {key: part for key, part in item.items() if key != "index"})
     elif isinstance(known, list):
         known.extend(value)
     elif not isinstance(known, _Numbered):

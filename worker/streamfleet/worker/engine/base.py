@@ -157,7 +157,8 @@ class EngineUnavailable(EngineError):
 
     ``retry_after_ms``: the server's Retry-After, if any. ``hangs``: the server answers nothing at all, to anybody.
     ``said``: the server's own words, which may repeat the request: for its owner only, never for a log.
-    ``busy``: it works, but takes no more for now.
+    ``busy``: it works, but takes no more for now. ``counted``: see `EngineError`. ``code``: of the caller's error if no
+    attempt is left.
     """
 
     def __init__(
@@ -168,9 +169,13 @@ class EngineUnavailable(EngineError):
         hangs: bool = False,
         said: str = "",
         busy: bool = False,
+        counted: bool = True,
+        code: str = "engine_error",
     ) -> None:
         super().__init__(message)
+        self.code = code
         self.busy = busy
+        self.counted = counted
         self.said = said
         self.retry_after_ms = retry_after_ms
         self.hangs = hangs
@@ -188,6 +193,9 @@ class Engine(Protocol):
     from. That run answers as if nothing had happened, and counts tokens so; if it streams, its chunks begin with the
     kept text. ``failed`` returns the reason as soon as the engine is dead or hung, and does not return while it works.
     ``stop`` leaves no process behind. One that knows which part of its KV cache is in use has it as ``kv_use``, 0 to 1.
+    One that can be away has the reason as ``unready``, empty while it is there; as ``allowance`` the most requests to
+    hold meanwhile, None for no limit; and as ``suspects`` the ids of requests that may be the cause. One whose server
+    takes fewer requests than the settings allow has ``limited`` true.
     """
 
     kind: str  # "vllm", "openai" or "simulated"; after start, with the way by which requests reach it if it has two

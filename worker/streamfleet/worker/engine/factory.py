@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamfleet.common.errors import SettingsError
+from streamfleet.common.secret_files import FileSecret
 from streamfleet.common.settings import EngineSettings
 from streamfleet.worker.engine.base import Engine
 
@@ -51,8 +52,10 @@ def _openai(settings: EngineSettings) -> Engine:
         settings.remote_timeout_s,
         watchdog_s=settings.watchdog_s,
         kv_tokens=settings.remote_kv_tokens or None,
+        busy_statuses=frozenset(settings.remote_busy),
     )
-    return OpenAIEngine(upstream, settings.vllm_api_key.get_secret_value() or None)
+    key, renewable = settings.vllm_api_key.get_secret_value, isinstance(settings.vllm_api_key, FileSecret)
+    return OpenAIEngine(upstream, key if renewable or key() else None, renewable=renewable)
 
 
 def _vllm(settings: EngineSettings, max_sequences: int, reserve_percent: int) -> Engine:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from streamfleet.common import jsontext
 from streamfleet.common.errors import openai_error
 from streamfleet.common.protocol import ENDPOINTS
 from streamfleet.worker.engine.base import EngineReply
@@ -43,9 +44,9 @@ def encode_body(body: Mapping[str, Any]) -> bytes | EngineReply:
 
 
 def is_object(body: bytes) -> bool:
-    """True if a reply holds a JSON object, as every OpenAI answer does."""
+    """True if a reply holds a JSON object in UTF-8, without NaN or Infinity, as every OpenAI answer does."""
     try:
-        return isinstance(json.loads(body), dict)
+        return isinstance(jsontext.parse(body), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamfleet.common import jsontext
 from streamfleet.common.jsontext import single_line
 from streamfleet.worker.engine.assembling import Assembly
 from streamfleet.worker.engine.base import EngineRequest
@@ -57,13 +58,13 @@ class SseParser:
             self._broken, self._rest = True, b""
 
     def outcome(self) -> tuple[int, bytes] | None:
-        """HTTP status and body of the same answer without streaming; None if it broke off.
+        """HTTP status and body of the same answer without streaming; None if it broke off, or a choice has no end.
 
         An answer that the engine broke off by itself has the finish reason ``abort``.
         """
         if self._error is not None:
             return self._error
-        if self._broken or not (self._done or self._aborted):
+        if self._broken or not (self._aborted or (self._done and self._assembly.finished)):
             return None
         return 200, json.dumps(self._assembly.answer(), separators=(",", ":")).encode("ascii")
 
@@ -80,7 +81,7 @@ class SseParser:
             self._done = True
             return
         try:
-            chunk = json.loads(data.decode(errors="surrogatepass"))  # of bytes, UTF-16 would be read too
+            chunk = jsontext.parse(data.decode(errors="surrogatepass"))
         except (ValueError, RecursionError):
             chunk = None
         if not isinstance(chunk, dict):

@@ -47,7 +47,8 @@ export function stateOf(worker) {
   const { alive, takes_requests, running, state } = worker;
   if (!alive) return { word: "silent", tone: "bad", why: running ? "others take over what it holds" : "" };
   if (!takes_requests) return { word: visible(state) || "not ready", tone: "warn", why: differs(worker) };
-  return running ? { word: "busy", tone: "busy", why: "" } : { word: "ready", tone: "good", why: "" };
+  const why = worker.limited ? `limited to ${count(worker.slots)} by the server` : "";
+  return running ? { word: "busy", tone: "busy", why } : { word: "ready", tone: "good", why };
 }
 
 const differs = (worker) => (worker.why_not === worker.state ? "" : worker.why_not);

@@ -1,0 +1,148 @@
+"""Logs each new connection in: with what the file of the URL, or a provider, says at that moment.
+
+Managed services and rotated secrets change passwords while a fleet runs. Before each connection is opened, a `Login`
+reads user and password anew, and has redis-py read the files of certificates again; open connections stay. While a
+server does not take them yet, those that any server took last still count. After a refusal it pauses, so that a
+password that is wrong for long does not flood the server. Another password ends the pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import redis.exceptions
+from redis.asyncio.connection import parse_url
+from redis.credentials import CredentialProvider
+
+from streamfleet.common.connection.urls import read_url
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""Pauses after refused logins. The longest is short beside a lease, or leases would lapse with the right password."""
+MOST_ACCEPTED = 2
+"""Logins that are remembered: servers of one deployment change their passwords one by one."""
+# Managed services and proxies word refusals in their own ways; redis-py takes these for errors of a command.
+_OTHER_REFUSALS = ("invalid username-password pair", "AUTH failed")
+Words = tuple[str | None, str | None]
+"""User and password."""
+
+
+class ProviderFailed(redis.exceptions.AuthenticationError):
+    """The provider gives no credentials."""
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    error: redis.exceptions.AuthenticationError
+    words: Words
+    pause_s: float
+    over_at: float
+
+
+class Login:
+    """User, password and certificates of the connections to one deployment.
+
+    Args:
+        read: returns the URL as it is now.
+        renewable: what `read` returns may change.
+        provider: asked for user and password while the URL has no password; in threads, perhaps in several at once.
+        sentinels: use the user and password for Sentinels.
+
+    Attributes:
+        renewable: a login that is refused now may be accepted later.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], str],
+        provider: CredentialProvider | None = None,
+        *,
+        renewable: bool,
+        sentinels: bool = False,
+    ) -> None:
+        self._read, self._provider, self._sentinels = read, provider, sentinels
+        self.renewable = renewable or provider is not None
+        self._words: Words = None, None
+        self._accepted: tuple[Words, ...] = ()  # the latest first
+        self._refusals: dict[str, _Refusal] = {}
+
+    @property
+    def accepted(self) -> bool:
+        """True if a login was accepted before."""
+        return bool(self._accepted)
+
+    def at_sentinels(self) -> Login:
+        """The login at the Sentinels that the same URL names."""
+        return Login(self._read, renewable=self.renewable, sentinels=True)
+
+    async def enter(self, connection: Any, connect: Callable[[], Awaitable[None]]) -> None:
+        """Open a connection of redis-py.
+
+        Raises:
+            redis.exceptions.AuthenticationError: the server refuses the login, or refused the same a moment ago.
+        """
+        where, words = f"{connection.host}:{connection.port}" if hasattr(connection, "host") else "", self._current()
+        last = self._refusals.get(where)
+        if last is not None and last.words != words:
+            last = None
+        if last is not None and time.monotonic() < last.over_at:
+            raise type(last.error)(*last.error.args)
+        # The file may be ahead of the server, and other servers too: what was accepted last are further choices.
+        refusal = await self._try(words, connection, connect)
+        for other in self._accepted:
+            if refusal is not None and other != words:
+                refusal = await self._try(other, connection, connect) and refusal
+        if refusal is None:
+            self._refusals.pop(where, None)
+            return
+        pause_s = FIRST_PAUSE_S if last is None else min(2 * last.pause_s, LONGEST_PAUSE_S)
+        over_at = time.monotonic() + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - a fleet must not come at once
+        self._refusals[where] = _Refusal(refusal, words, pause_s, over_at)
+        raise refusal
+
+    async def _try(
+        self, words: Words, connection: Any, connect: Callable[[], Awaitable[None]]
+    ) -> redis.exceptions.AuthenticationError | None:
+        """Open a connection with this login, or with the provider's. Returns the refusal; None if it is open."""
+        try:
+            ask = self._provider if words[1] is None else None
+            connection.username, connection.password = words if ask is None else await _asked(ask)
+            if hasattr(connection, "ssl_context"):
+                connection.ssl_context.context = None  # it has the certificates of the time when it was made
+            await connect()
+        except redis.exceptions.RedisError as error:
+            if (refusal := _refusal(error)) is None:
+                raise
+            return refusal
+        self._accepted = (words, *(each for each in self._accepted if each != words))[:MOST_ACCEPTED]
+        return None
+
+    def _current(self) -> Words:
+        with contextlib.suppress(ValueError):  # the file is being written: the last that could be read counts
+            url = read_url(self._read())
+            host = url.hosts[0] if url.hosts else ("", 0)
+            found = parse_url(url.sentinel_url(*host) if self._sentinels else url.server_url(*host))
+            self._words = found.get("username"), found.get("password")
+        return self._words
+
+
+async def _asked(provider: CredentialProvider) -> Words:
+    try:
+        *user, password = await asyncio.to_thread(provider.get_credentials)
+    except Exception as error:
+        told = f"the provider of STREAMFLEET_REDIS_CREDENTIALS fails: {type(error).__name__}: {error}"
+        raise ProviderFailed(told) from error
+    return user[0] if user else None, password
+
+
+def _refusal(error: redis.exceptions.RedisError) -> redis.exceptions.AuthenticationError | None:
+    """The error of a refused login; None for any other."""
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return error
+    text = str(error)
+    return redis.exceptions.AuthenticationError(text) if any(said in text for said in _OTHER_REFUSALS) else None

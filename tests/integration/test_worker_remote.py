@@ -1,0 +1,203 @@
+"""Workers in front of a server that is busy, or away: nothing is lost to it, and nothing is aborted."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+
+from streamfleet.common.results import Result
+from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from tests.integration.http_engine import KILLS, HttpEngine, Reply
+from tests.integration.worker_in_process import Inside, worker_inside
+from tests.integration.worker_process import Fleet, chat
+from tests.waiting import eventually
+
+HALF_S = Reply(after_s=0.5)
+
+
+@contextlib.asynccontextmanager
+async def workers(fleet: Fleet, urls: Iterable[str], **settings: Any) -> AsyncIterator[list[Inside]]:
+    """Workers with 64 slots, one for each URL, in this process."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                worker_inside(fleet.url, OpenAIEngine(Upstream(url, 64)), f"w{number}", changed={}, **settings)
+            )
+            for number, url in enumerate(urls)
+        ]
+
+
+async def add(fleet: Fleet, count: int, **fields: Any) -> list[str]:
+    """Requests of five tenants, each with a body of its own."""
+    return [await fleet.add(body={**chat(), "seed": n}, tenant=f"t{n % 5}", **fields) for n in range(count)]
+
+
+async def timed(fleet: Fleet, count: int) -> tuple[float, list[Result]]:
+    """Seconds until so many requests are answered, and their results."""
+    began = time.monotonic()
+    results = await fleet.results(await add(fleet, count), 60)
+    return time.monotonic() - began, results
+
+
+@pytest.mark.parametrize("limit", [48, 8])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_busy_server_gets_as_many_requests_as_it_takes(fleet: Fleet, limit: int, count: int) -> None:
+    server = HttpEngine(lambda _id, _n: HALF_S)
+    async with server.serving():
+        async with workers(fleet, [server.url] * count, batch_size=limit // count):
+            by_hand_s, _ = await timed(fleet, 100)
+        server.limit = limit
+        async with workers(fleet, [server.url] * count):
+            took_s, results = await timed(fleet, 100)
+    print(f"limit {limit}, {count} workers: by hand {by_hand_s:.1f} s, {took_s:.1f} s; busy {server.refused}")
+    assert all(result.ok and result.attempt == 1 for result in results)
+    assert server.hung_up == []
+    assert took_s < 1.3 * by_hand_s + 0.5
+    await fleet.settled()
+
+
+async def test_retry_after_delays_the_request_and_not_the_others(fleet: Fleet) -> None:
+    later = Reply(429, {}, (("Retry-After-Ms", "2500"), ("Retry-After", "60")))
+    server = HttpEngine(lambda request_id, n: later if (request_id, n) == ("late", 1) else Reply())
+    async with server.serving(), workers(fleet, [server.url]):
+        late = await fleet.add("late")
+        await eventually(lambda: server.asked["late"] == 1, what="it was refused")
+        began = time.monotonic()
+        assert all(result.ok for result in await fleet.results([await fleet.add() for _ in range(10)]))
+        assert time.monotonic() - began < 2.4
+        assert server.asked["late"] == 1
+        result = await fleet.result(late)
+        assert (result.ok, result.attempt) == (True, 1)
+        assert 2.4 < time.monotonic() - began < 10
+        await fleet.settled()
+
+
+async def test_a_request_that_is_held_back_ends_with_its_deadline_or_goes_on_elsewhere(fleet: Fleet) -> None:
+    server = HttpEngine(lambda _id, _n: Reply(429, {}, (("Retry-After", "30"),)))
+    async with server.serving():
+        async with workers(fleet, [server.url]):
+            assert (await fleet.result(await fleet.add(ttl=1_500))).status == "expired"
+            request = await fleet.add()
+            await eventually(lambda: server.asked[request] == 1, what="it was refused")
+        server.answer = lambda _id, _n: Reply()
+        async with workers(fleet, [server.url]):
+            result = await fleet.result(request)
+            assert (result.ok, result.attempt) == (True, 1)
+
+
+async def test_a_drain_aborts_nothing_that_runs_beyond_a_lower_limit(fleet: Fleet) -> None:
+    server = HttpEngine(lambda _id, _n: Reply(after_s=2))
+    async with server.serving(), workers(fleet, [server.url]) as (inside,):
+        ids = await add(fleet, 8)
+        await eventually(lambda: server.inside == 8, what="all run")
+        inside.worker._engine._limit.restart()  # type: ignore[attr-defined]
+        await eventually(lambda: inside.worker.describe()["slots"] == 1, what="it is limited")
+        assert inside.worker._shared.containment.slots == 64  # company of suspects shrinks from these
+        inside.worker.ask_to_stop()
+        results = await fleet.results(ids)
+        assert all(result.ok and result.attempt == 1 for result in results)
+        assert await inside.ended() == 0
+        assert server.hung_up == []
+
+
+async def test_a_worker_without_quota_is_unready_and_says_why(fleet: Fleet) -> None:
+    no_quota = Reply(429, {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}})
+    server = HttpEngine(lambda _id, _n: no_quota)
+    async with server.serving(), workers(fleet, [server.url]) as (inside,):
+        ids = await add(fleet, 20)
+        await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
+        described = inside.worker.describe()
+        assert (described["state"], "insufficient_quota" in described["unready"]) == ("unfit", True)
+        assert server.asked.total() <= 20
+        await fleet.runs({})
+        assert await fleet.broker.results(ids) == [None] * 20
+
+
+async def test_a_worker_follows_its_server_down_and_up(fleet: Fleet) -> None:
+    server = HttpEngine(lambda _id, _n: HALF_S)
+    server.limit = 48
+    async with server.serving(), workers(fleet, [server.url]) as (inside,):
+        ids = await add(fleet, 1_500)
+
+        async def until(least: int, most: int, within_s: float) -> float:
+            began = time.monotonic()
+            await eventually(lambda: least <= inside.worker.describe()["slots"] <= most, within_s, f"{least} to {most}")
+            return time.monotonic() - began
+
+        await until(33, 56, 5)
+        server.limit = 8
+        down_s = await until(1, 9, 8 * 0.5)
+        assert inside.worker.describe()["limited"]
+        assert sum((await fleet.running()).values()) <= 60
+        server.limit = 64
+        up_s = await until(60, 64, 15)
+        print(f"down {down_s:.1f} s, up {up_s:.1f} s, busy {server.refused}")
+        results = await fleet.results(ids, 60)
+    assert all(result.ok and result.attempt == 1 for result in results)
+    assert server.hung_up == []
+
+
+@pytest.mark.parametrize("how", ["refused", "503"])
+async def test_a_server_that_is_away_for_a_while_costs_no_attempt(fleet: Fleet, how: str) -> None:
+    server = HttpEngine(lambda _id, _n: HALF_S)
+    async with contextlib.AsyncExitStack() as serving:
+        await serving.enter_async_context(server.serving())
+        async with workers(fleet, [server.url]) as (inside,):
+            assert (await fleet.result(await fleet.add())).ok
+            if how == "refused":
+                await serving.aclose()
+            else:
+                server.down = Reply(503, {"error": {"message": "loading"}})
+            ids = await add(fleet, 40)
+            short = await fleet.add(ttl=3_000)
+            await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
+            assert "unready" in inside.worker.describe()
+            asked = server.asked.total()
+            assert (await fleet.result(short)).status == "expired"
+            assert inside.worker.describe()["state"] == "unfit"
+            await fleet.runs({})
+            assert server.asked.total() == asked
+            server.down, server.answer = None, lambda _id, _n: Reply(after_s=0.1)
+            async with server.serving(server.port) if how == "refused" else contextlib.nullcontext():
+                back = time.monotonic()
+
+                async def first() -> bool:
+                    return any(await fleet.broker.results(ids))
+
+                await eventually(first, 10, "the first answer")
+                first_s = time.monotonic() - back
+                results = await fleet.results(ids)
+            print(f"away by {how}: first answer {first_s:.2f} s after its return")
+            assert first_s < 2
+            assert all(result.ok and result.attempt == 1 for result in results)
+            assert inside.worker.health().ready
+            await fleet.settled()
+
+
+async def test_where_one_of_two_servers_is_away_the_other_takes_all(fleet: Fleet) -> None:
+    here, away = HttpEngine(lambda _id, _n: Reply(after_s=0.1)), HttpEngine(lambda _id, _n: Reply(after_s=0.1))
+    async with here.serving(), contextlib.AsyncExitStack() as serving:
+        await serving.enter_async_context(away.serving())
+        async with workers(fleet, [here.url, away.url]) as (_, gone):
+            await serving.aclose()
+            results = await fleet.results(await add(fleet, 300))
+            assert Counter(result.worker for result in results) == {"w0": 300}
+            assert all(result.ok and result.attempt == 1 for result in results)
+            assert not gone.worker.health().ready
+
+
+async def test_a_body_that_kills_the_server_is_dead_and_its_neighbours_are_answered(fleet: Fleet) -> None:
+    server = HttpEngine(lambda request_id, _n: KILLS if request_id == "bad" else HALF_S)
+    async with server.serving(), workers(fleet, [server.url], max_deliveries=3):
+        ids = await add(fleet, 10)
+        await fleet.add("bad")
+        ids += await add(fleet, 10)
+        bad, results = await fleet.result("bad", 30), await fleet.results(ids)
+    assert (bad.status, bad.attempt, server.asked["bad"]) == ("dead", 3, 4)
+    assert all(result.ok for result in results)
+    await fleet.settled()
