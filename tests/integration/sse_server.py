@@ -80,6 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
             if acts.hangs or acts.breaks_off:
                 self.close_connection = True
                 return
+        self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         if acts.counts:
             self._event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": acts.tokens}})
         self._part(b"data: [DONE]\n\n")

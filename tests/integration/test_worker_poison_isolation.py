@@ -73,7 +73,7 @@ async def test_a_suspect_on_its_last_try_runs_alone_however_busy_the_worker_is(f
 async def test_without_shrinking_company_a_suspect_runs_among_the_others(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PoisonIsolation, "company", lambda *_: None)
+    monkeypatch.setattr(PoisonIsolation, "company", lambda *_, **__: None)
     engine = Crowd()
     await a_suspect_comes_while_others_run(fleet, engine)
     assert engine.most_beside["suspect"] > 1

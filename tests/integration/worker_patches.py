@@ -141,11 +141,6 @@ def weighed() -> None:
     simulated.SimulatedEngine.run = run_weighed  # type: ignore[method-assign,assignment]
 
 
-def without_shrinking_company() -> None:
-    """Requests that were lost with a worker run together again."""
-    containment.PoisonIsolation.company = lambda *_: None  # type: ignore[method-assign]
-
-
 def broken() -> None:
     """A bug ends the housekeeping at its first round."""
 
