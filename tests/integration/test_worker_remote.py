@@ -105,6 +105,26 @@ async def test_a_drain_aborts_nothing_that_runs_beyond_a_lower_limit(fleet: Flee
         assert server.hung_up == []
 
 
+@pytest.mark.parametrize("drain_ms", [10_000, 200])
+async def test_what_waits_for_a_limited_server_at_a_drain_is_answered_or_goes_back(fleet: Fleet, drain_ms: int) -> None:
+    server = HttpEngine(lambda _id, _n: Reply(after_s=1))
+    server.limit = 2
+    async with server.serving():
+        async with workers(fleet, [server.url], drain_ms=drain_ms) as (inside,):
+            ids = await add(fleet, 20)
+            unsent = inside.worker._engine._unsent  # type: ignore[attr-defined]
+            await eventually(lambda: inside.worker.describe()["slots"] <= 3 and unsent, what="some wait in the engine")
+            inside.worker.ask_to_stop()
+            assert await inside.ended() == 0
+        assert len(server.hung_up) <= (0 if drain_ms == 10_000 else 3)
+        await fleet.runs({})
+        server.limit = None
+        async with workers(fleet, [server.url]):
+            results = await fleet.results(ids)
+        assert all(result.ok and result.attempt == 1 for result in results)
+        await fleet.settled()
+
+
 async def test_a_worker_without_quota_is_unready_and_says_why(fleet: Fleet) -> None:
     no_quota = Reply(429, {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}})
     server = HttpEngine(lambda _id, _n: no_quota)
