@@ -38,6 +38,7 @@ class HttpEngine:
     Attributes:
         answer: what to say to the n-th request (from 1) of an id; a test may change it at any time.
         asked: how often each request id came.
+        questions: number of questions for its models.
         hung_up: ids whose client left before the answer.
         inside, most: requests that are inside now, and that were inside at once, at most.
         limit: beyond so many inside it answers `busy`; None for no limit.
@@ -50,7 +51,7 @@ class HttpEngine:
         self.answer = answer
         self.asked: Counter[str] = Counter()
         self.hung_up: list[str] = []
-        self.inside = self.most = self.refused = 0
+        self.inside = self.most = self.refused = self.questions = 0
         self.limit: int | None = None
         self.down: Reply | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -77,6 +78,7 @@ class HttpEngine:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             self._writers.add(writer)
             path, request_id = await _read(reader)
+            self.questions += path == "/v1/models"
             if self.down is not None:
                 reply = self.down
             elif path == "/v1/models":

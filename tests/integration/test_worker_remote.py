@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from streamfleet.common.results import Result
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
+from tests.integration.batch_lines import ended, line, start, write
+from tests.integration.cli_processes import piped
+from tests.integration.gateway_process import GatewayProcess
 from tests.integration.http_engine import KILLS, HttpEngine, Reply
 from tests.integration.worker_in_process import Inside, worker_inside
 from tests.integration.worker_process import Fleet, chat
 from tests.waiting import eventually
 
 HALF_S = Reply(after_s=0.5)
+NO_QUOTA = Reply(429, {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}})
+LOADING = Reply(503, {"error": {"message": "loading"}})
 
 
 @contextlib.asynccontextmanager
@@ -126,8 +134,7 @@ async def test_what_waits_for_a_limited_server_at_a_drain_is_answered_or_goes_ba
 
 
 async def test_a_worker_without_quota_is_unready_and_says_why(fleet: Fleet) -> None:
-    no_quota = Reply(429, {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}})
-    server = HttpEngine(lambda _id, _n: no_quota)
+    server = HttpEngine(lambda _id, _n: NO_QUOTA)
     async with server.serving(), workers(fleet, [server.url]) as (inside,):
         ids = await add(fleet, 20)
         await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
@@ -172,7 +179,7 @@ async def test_a_server_that_is_away_for_a_while_costs_no_attempt(fleet: Fleet, 
             if how == "refused":
                 await serving.aclose()
             else:
-                server.down = Reply(503, {"error": {"message": "loading"}})
+                server.down = LOADING
             ids = await add(fleet, 40)
             short = await fleet.add(ttl=3_000)
             await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
@@ -197,6 +204,56 @@ async def test_a_server_that_is_away_for_a_while_costs_no_attempt(fleet: Fleet, 
             assert all(result.ok and result.attempt == 1 for result in results)
             assert inside.worker.health().ready
             await fleet.settled()
+
+
+@pytest.mark.parametrize("how", ["limited", "away", "without quota"])
+async def test_operators_see_what_its_server_does_to_a_worker(fleet: Fleet, how: str) -> None:
+    server = HttpEngine(lambda _id, _n: NO_QUOTA if how == "without quota" else HALF_S)
+    async with server.serving():
+        worker = await fleet.worker("w1", engine="openai", vllm_url=server.url)
+        if how == "limited":
+            server.limit = 8
+        elif how == "away":
+            server.down = LOADING
+        await add(fleet, 200)
+        ready, words = {
+            "limited": (1, "ready, limited to"),
+            "away": (0, f"{server.url} answers 503"),
+            "without quota": (0, f"{server.url} answers 429: insufficient_quota"),
+        }[how]
+
+        async def shown() -> bool:
+            said = await asyncio.to_thread(piped, fleet.url, "workers")
+            return words in said.stdout and worker.metric("streamfleet_ready") == ready
+
+        await eventually(shown, 10, f"{how}: workers and metrics say so")
+        answer = await asyncio.to_thread(worker.get, "/readyz")
+        assert (answer.status, words in answer.text) == ((200, False) if ready else (503, True))
+        if how == "limited":
+            assert worker.metric("streamfleet_server_busy_total") > 0
+            await eventually(lambda: worker.metric("streamfleet_slots") < 64, what="the page has the limit")
+
+
+async def test_a_batch_waits_for_a_server_that_is_away(fleet: Fleet, tmp_path: Path) -> None:
+    """One counted attempt would end a request."""
+    server = HttpEngine(lambda _id, _n: Reply(after_s=0.1))
+    settings: dict[str, Any] = {"gateway_keys": "off", "gateway_files": f"file://{tmp_path}/files", "max_deliveries": 1}
+    body = {**chat(), "model": "test-model"}
+    gateway = GatewayProcess(fleet.url, tmp_path, **settings).ready()
+    try:
+        async with server.serving(), workers(fleet, [server.url], max_deliveries=1) as (inside,):
+            server.down = LOADING
+            async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as sdk:
+                batch = await start(sdk, write(tmp_path, [line(f"c-{n}", body=body) for n in range(50)]))
+                await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
+                asked = server.questions
+                await eventually(lambda: server.questions > asked + 3, what="it asks again and again")
+                server.down = None
+                done = await ended(sdk, batch.id)
+        assert (done.status, done.request_counts.completed) == ("completed", 50)
+        assert await fleet.dead_letters() == []
+    finally:
+        gateway.destroy()
 
 
 async def test_where_one_of_two_servers_is_away_the_other_takes_all(fleet: Fleet) -> None:

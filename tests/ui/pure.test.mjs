@@ -23,6 +23,8 @@ test("a worker's state", () => {
   assert.deepEqual(stateOf(worker), { word: "ready", tone: "good", why: "" });
   const limited = { ...worker, running: 8, limited: true };
   assert.deepEqual(stateOf(limited), { word: "busy", tone: "busy", why: "limited to 8 by the server" });
+  const unfit = { ...worker, takes_requests: false, state: "unfit", why_not: "http://vllm answers 503" };
+  assert.deepEqual(stateOf(unfit), { word: "unfit", tone: "warn", why: "http://vllm answers 503" });
 });
 
 test("figures in little room", () => {
