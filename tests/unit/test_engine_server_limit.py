@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import math
 import random
 from types import ModuleType
 from typing import Any
@@ -25,17 +26,19 @@ def limit() -> type[ServerLimit]:
 
 
 class Server:
-    """A server that takes so many requests at once, and workers that always have more of them.
+    """A server that takes so many requests at once, and workers that send it as many as there are.
 
     Attributes:
+        left: number of requests that wait.
+        ended: time of the last answer.
         done: answers of each worker.
         refused: number of busy answers.
         values: limits of the workers, with the time, after each event.
     """
 
-    def __init__(self, takes: int, limits: list[Any], seed: int = 1) -> None:
+    def __init__(self, takes: int, limits: list[Any], seed: int = 1, left: float = math.inf) -> None:
         self.takes, self.limits, self._random = takes, limits, random.Random(seed)
-        self.done, self.refused, self.now = [0] * len(limits), 0, 0.0
+        self.done, self.refused, self.now, self.ended, self.left = [0] * len(limits), 0, 0.0, 0.0, left
         self.values: list[tuple[float, list[int]]] = []
         self._inside = self._number = 0
         self._events: list[tuple[float, int, int, int, bool]] = []
@@ -49,9 +52,11 @@ class Server:
             if taken:
                 self._inside -= 1
                 self.done[worker] += 1
+                self.ended = self.now
                 limit.answered(sent, self.now)
             else:
                 self.refused += 1
+                self.left += 1
                 limit.busy(sent, self.now)
             limit.ended()
             self._send()
@@ -62,9 +67,10 @@ class Server:
     def _send(self) -> None:
         for worker in self._random.sample(range(len(self.limits)), len(self.limits)):
             limit = self.limits[worker]
-            while limit.running < limit.value and self.now >= limit.pause_until:
+            while self.left and limit.running < limit.value and self.now >= limit.pause_until:
                 taken = self._inside < self.takes
                 self._inside += taken
+                self.left -= 1
                 run_s = RUN_S * self._random.uniform(0.8, 1.2) if taken else REFUSED_S
                 self._number += 1
                 heapq.heappush(self._events, (self.now + run_s, self._number, worker, limit.sent(), taken))
@@ -84,6 +90,18 @@ def test_it_follows_a_server_down_and_up(limit: Any) -> None:
     server.run(40)
     assert reached(server, MOST, MOST, 20) <= 15
     assert all(1 <= values[0] <= MOST for _, values in server.values)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("takes", [8, 48])
+@pytest.mark.parametrize("count", [1, 2])
+def test_100_requests_take_at_most_1_3_times_as_long_as_with_the_limit_set_by_hand(
+    count: int, takes: int, seed: int, limit: Any
+) -> None:
+    by_hand = Server(takes, [limit(takes // count) for _ in range(count)], seed, left=100).run(60)
+    found = Server(takes, [limit(MOST) for _ in range(count)], seed, left=100).run(60)
+    assert (sum(by_hand.done), by_hand.refused, sum(found.done)) == (100, 0, 100)
+    assert found.ended <= 1.3 * by_hand.ended
 
 
 @pytest.mark.parametrize("takes", [1, 8, 48])
