@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from streamfleet.common.broker.types import Lease
+from streamfleet.common.logs import bind_log_context, log_context
 from streamfleet.common.protocol import CHAT, Lane
 from streamfleet.common.settings import EngineSettings, load
 from streamfleet.worker.engine import openai
@@ -564,6 +566,52 @@ async def test_resets_of_all_that_runs_begin_anew_with_one_request(resets: int, 
     await engine.stop()
 
 
+async def test_after_an_absence_it_begins_anew_though_a_request_still_runs() -> None:
+    """Its connection may be one of the server before."""
+    asked, ends = Counter[str](), asyncio.Event()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        asked[request.url.path] += 1
+        if request.url.path == "/v1/models":
+            return httpx.Response(503 if asked["/v1/models"] == 2 else 200, json={"data": [{"id": "m"}]})
+        if asked[CHAT] == 1:
+            await ends.wait()
+            return httpx.Response(200, json={"choices": []})
+        raise RESET
+
+    transport = httpx.MockTransport(handle)
+    engine = OpenAIEngine(Upstream("http://example.test", 8), transport=transport, clock=Time())
+    await engine.start()
+    running = asyncio.create_task(engine.run(chat()))
+    await eventually(lambda: asked[CHAT] == 1, what="one runs")
+    with pytest.raises(EngineUnavailable):
+        await engine.run(chat())
+    await eventually(lambda: not engine.unready, what="it is back")
+    assert engine.capacity().slots == 1
+    ends.set()
+    await running
+    await engine.stop()
+
+
+async def test_the_log_of_questions_names_no_request() -> None:
+    logged_as: list[Lease | None] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/models":
+            raise RESET
+        logged_as.append(log_context())
+        return httpx.Response(200, json={"data": [{"id": "m"}]})
+
+    engine = OpenAIEngine(Upstream("http://a.test"), transport=httpx.MockTransport(handle), clock=Time())
+    await engine.start()
+    bind_log_context(Lease(Lane.HIGH, "1-0", 1, "r-1"))
+    with pytest.raises(EngineUnavailable):
+        await engine.run(chat())
+    await eventually(lambda: not engine.unready, what="it is seen to be there")
+    await engine.stop()
+    assert logged_as == [None, None]
+
+
 async def test_an_answer_of_what_ran_before_ends_no_absence() -> None:
     async with coming() as made:
         made.fault = made.models_fault = GONE
@@ -865,6 +913,25 @@ async def test_of_a_stream_that_fails_its_chunks_are_known(status: int, ends: by
     assert (request.usage["completion_tokens"], request.guessed) == (1, True)
 
 
+@pytest.mark.parametrize(("said", "code"), [("hi", "upstream_incomplete"), ("", "engine_error")])
+async def test_a_stream_whose_connection_breaks_after_a_token_is_incomplete(said: str, code: str) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % said.encode()
+        raise RESET
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=parts())
+
+    async with started(answer) as engine:
+        for counted in (False, True):
+            request = chat()
+            request.on_chunk = lambda _: None
+            with pytest.raises(EngineUnavailable) as caught:
+                await engine.run(request)
+            assert (caught.value.code, caught.value.counted) == (code, counted)
+            await eventually(lambda: not engine.unready, what="it is seen to be there")
+
+
 @pytest.mark.parametrize(
     ("error", "reached"),
     [
@@ -898,6 +965,7 @@ async def test_what_waits_for_a_connection_has_used_nothing_yet() -> None:
     engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=Time())
     sent, waits = chat(), chat()
     async with asyncio.timeout(10):
-        await asyncio.gather(engine.run(sent), engine.run(waits), return_exceptions=True)
+        outcomes = await asyncio.gather(engine.run(sent), engine.run(waits), return_exceptions=True)
     assert (sent.usage, waits.usage) == (None, NOTHING)
+    assert [getattr(each, "counted", None) for each in outcomes] == [True, False]
     await engine.stop()

@@ -115,6 +115,9 @@ def test_what_breaks_off_is_no_answer() -> None:
     reader.parser.feed(wire(*ANSWER[:3], done=False))
     assert reader.told() == list(ANSWER[:3])
     assert reader.parser.outcome() is None
+    reader = Reader()
+    reader.parser.feed(wire(*ANSWER, done=False))  # another choice may have been to come
+    assert reader.parser.outcome() is None
 
 
 @pytest.mark.parametrize("odd", [b"data: {oops\n\n", b"data: 7\n\n", b"data: [\n\n"], ids=["json", "number", "cut"])

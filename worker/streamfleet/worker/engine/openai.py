@@ -317,13 +317,20 @@ class OpenAIEngine:
         return await self._asked() not in {None, *_AWAY}
 
     def _away(
-        self, text: str, asked: EngineRequest | None, *, sent: bool = True, told: bool = False, said: str = ""
+        self,
+        text: str,
+        asked: EngineRequest | None,
+        *,
+        sent: bool = True,
+        told: bool = False,
+        said: str = "",
+        code: str = "engine_error",
     ) -> EngineUnavailable:
         """The fault of a request whose server seems to be away; `told`: says the server itself."""
         counted = asked is None or (sent and self._presence.counts(asked.id, told=told))
         if asked is not None:
             self._hold_off(text)
-        return EngineUnavailable(text, TOLD_AGAIN_MS if told else None, said=said, counted=counted)
+        return EngineUnavailable(text, TOLD_AGAIN_MS if told else None, said=said, counted=counted, code=code)
 
     def _hold_off(self, why: str, wait_s: float | None = None) -> None:
         """Send nothing for now; requests that are not sent yet go back."""
@@ -379,7 +386,8 @@ class OpenAIEngine:
             raise EngineUnavailable(f"{self._shown}{path}: time-out ({type(error).__name__})") from error
         except httpx.TransportError as error:
             text = f"{self._shown}{path}: {type(error).__name__}: {error}"
-            raise self._away(text, asked, sent=not isinstance(error, httpx.ConnectError)) from error
+            code = INCOMPLETE if parser is not None and parser.chunks else "engine_error"
+            raise self._away(text, asked, sent=not isinstance(error, httpx.ConnectError), code=code) from error
         finally:
             for scopes in (self._inside, self._unsent, self._held_off, self._hung):
                 scopes.discard(scope)
