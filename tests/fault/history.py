@@ -220,12 +220,6 @@ def read_logs(folder: Path, history: History) -> None:
 def _read_events(path: Path, history: History) -> None:
     for line in read(path):
         match line["e"]:
-            case "fault":
-                history.touched[line["worker"]].add(line["kind"])
-                if line["kind"] == "stop":
-                    history.stopped[line["worker"]].append((line["at"], line["at"]))
-                elif line["kind"] == "cont" and (stops := history.stopped[line["worker"]]):
-                    stops.append((stops.pop()[0], line["at"]))
             case "redis_clock":
                 history.redis_clock.append((line["at"], line["ahead_ms"]))
             case "outage" if line["what"] in AWAY:
@@ -235,7 +229,7 @@ def _read_events(path: Path, history: History) -> None:
                 times.append((times.pop()[0], line["at"]))
             case "refused":
                 history.refusals.append(line["count"])
-            case "started" | "ready" | "exit":
+            case "fault" | "started" | "ready" | "exit":
                 _read_life(line, history)
             case "notified":
                 history.live.append(Notified(line["reply"], line["id"], line["told"], line["result"]))
@@ -243,6 +237,12 @@ def _read_events(path: Path, history: History) -> None:
 
 def _read_life(line: dict[str, Any], history: History) -> None:
     match line["e"]:
+        case "fault":
+            history.touched[line["worker"]].add(line["kind"])
+            if line["kind"] == "stop":
+                history.stopped[line["worker"]].append((line["at"], line["at"]))
+            elif line["kind"] == "cont" and (stops := history.stopped[line["worker"]]):
+                stops.append((stops.pop()[0], line["at"]))
         case "started":
             history.started[line["worker"]] = line["at"]
         case "ready":
