@@ -377,6 +377,26 @@ async def test_a_sentinel_that_refuses_leaves_the_answer_to_another(server: Redi
         await refusing.close()
 
 
+async def test_a_node_of_a_cluster_that_refuses_leaves_the_answer_to_another(server: RedisServer) -> None:
+    def asked(*nodes: RedisServer) -> Connection:
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in nodes)
+        return Connection(f"redis+cluster://:two@{hosts}", patience_s=0)
+
+    options = {"cluster-enabled": "yes"}
+    with (
+        RedisServer(server.binary, options=options | {"requirepass": "one"}) as first,
+        RedisServer(server.binary, options=options) as second,
+    ):
+        tell(second.port, "CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+        tell(second.port, "CONFIG", "SET", "requirepass", "two")
+        both, refusing = asked(first, second), asked(first)
+        await eventually(lambda: answers(both), 10, "the cluster is up")
+        with pytest.raises(SettingsError, match=REFUSES):
+            await refusing.command("PING")
+        await both.close()
+        await refusing.close()
+
+
 async def test_nodes_of_a_cluster_are_asked_with_what_the_file_says(
     passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:

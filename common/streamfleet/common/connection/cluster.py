@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from streamfleet.common.connection.clients import Client
 from streamfleet.common.connection.locator import ASK_TIMEOUT_S
 from streamfleet.common.connection.login import Login
-from streamfleet.common.connection.translation import LOST, reason, translated
+from streamfleet.common.connection.translation import LOST, Refused, reason, translated
 from streamfleet.common.connection.urls import Host, RedisUrl
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 
@@ -48,6 +48,7 @@ class SlotOwner:
 
     async def locate(self) -> str:
         silent: list[str] = []
+        refused: Refused | None = None
         for node in list(self.nodes):
             # Nodes are asked in rotation: a node cut off from the others keeps naming a dead master.
             self.nodes.append(self.nodes.pop(0))
@@ -55,14 +56,14 @@ class SlotOwner:
                 async with asyncio.timeout(ASK_TIMEOUT_S):
                     owner = await self._ask(node)
             except LOST as error:
-                if isinstance(ours := translated(error, self._address, clustered=True), SettingsError):
-                    raise ours from None
+                if isinstance(ours := translated(error, self._address, clustered=True), Refused):
+                    refused = ours  # passwords change node by node: another one may take this login
                 silent.append(f"{node[0]}:{node[1]}: {reason(error)}")
                 continue
             if owner is not None:
                 return self._url.server_url(*owner)
         if len(silent) == len(self.nodes):
-            raise BrokerUnavailable(f"no node of {self._address} answers: {'; '.join(silent)}")
+            raise refused or BrokerUnavailable(f"no node of {self._address} answers: {'; '.join(silent)}")
         raise BrokerUnavailable(f"no node of {self._address} holds slot {self._slot}, where this queue lives")
 
     async def _ask(self, node: Host) -> Host | None:
