@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -31,6 +34,8 @@ from tests.waiting import eventually
 
 LATE_S = 1.5
 """Time between server and file; leases are longer."""
+LEAVES_S = 20.0
+"""Longest time in which an idle worker ends while Redis is away."""
 TOKENS = 150
 REFUSES = "refuses the user or password"
 
@@ -458,6 +463,30 @@ class Tokens:
 TOKENS_OF_A_MODULE = Tokens("a token")
 
 
+class HangingTokens(Tokens):
+    """A provider whose call to a cloud does not return before it is told to."""
+
+    def __init__(self, token: str = "") -> None:
+        super().__init__(token)
+        self.asked, self.returns = 0, threading.Event()
+
+    def get_credentials(self) -> tuple[str, str]:
+        self.asked += 1
+        self.returns.wait()
+        return super().get_credentials()
+
+
+class TokensOfAFile(HangingTokens):
+    """A provider for processes. It hangs while the file is empty."""
+
+    def get_credentials(self) -> tuple[str, str]:
+        self.token = Path(os.environ["TOKEN_FILE"]).read_text()
+        return Tokens.get_credentials(self) if self.token else super().get_credentials()
+
+
+TOKENS_OF_A_FILE = TokensOfAFile()
+
+
 async def test_a_provider_is_asked_for_each_new_connection(server: RedisServer, passwords: Passwords) -> None:
     await changed(server, passwords)
     tokens = Tokens()
@@ -472,6 +501,67 @@ async def test_a_provider_is_asked_for_each_new_connection(server: RedisServer, 
     tokens.token = passwords.password
     await eventually_answers(connection)
     await connection.close()
+
+
+async def test_a_provider_that_hangs_is_given_up_and_asked_again(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ASK_S": 0.02, "FIRST_PAUSE_S": 0.0, "LONGEST_PAUSE_S": 0.0}.items():
+        monkeypatch.setattr(login, name, value)
+    tokens = HangingTokens("any")
+    connection = provided(server, tokens)
+    for _ in range(login.MOST_HUNG + 3):
+        with pytest.raises(SettingsError, match=r"does not get the user or password: .* gave no answer for 0.02 s"):
+            await connection.ping()
+    assert tokens.asked == login.MOST_HUNG
+    tokens.returns.set()
+    await eventually_settled(connection)
+    assert tokens.asked == login.MOST_HUNG + 1
+    await connection.close()
+
+
+async def test_the_answer_of_a_slow_provider_is_for_the_next_try(server: RedisServer) -> None:
+    """As in a lease thread, whose tries are short."""
+    tokens = HangingTokens("any")
+    connection = provided(server, tokens)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connection.ping(), 0.02)
+    tokens.returns.set()
+    await connection.ping()
+    assert tokens.asked == 1
+    await connection.close()
+
+
+def provided(server: RedisServer, tokens: Tokens) -> Connection:
+    tell(server.port, "ACL", "SETUSER", "fleet", "on", "nopass", "~*", "&*", "+@all")
+    return Connection.open(load(QueueSettings, redis_url=server.url, redis_credentials=tokens), patience_s=0)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_worker_whose_provider_hangs_ends_in_its_usual_time(
+    server: RedisServer, passwords: Passwords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    await changed(server, passwords)
+    (token := tmp_path / "token").write_text(passwords.password if started else "")
+    monkeypatch.setenv("TOKEN_FILE", str(token))
+    names = {"redis_credentials": f"{__name__}:TOKENS_OF_A_FILE"}
+    worker = WorkerProcess(server.url, tmp_path, "w1", constants={"common.connection.login.ASK_S": 1.0}, **names)
+    try:
+        if started:
+            await worker.ready()
+            put(token, "")
+            async with admin_of(server.port, passwords.password) as admin:
+                await cut(admin)
+            await eventually(lambda: "gave no answer" in worker.get("/readyz").text, 5, "it says why it is not ready")
+            assert worker.get("/livez").status == 200
+        else:
+            await worker.logged("worker_starting")
+        worker.send(signal.SIGTERM)
+        assert await worker.ended(LEAVES_S) == 0
+    finally:
+        worker.destroy()
 
 
 async def test_doctor_knows_that_a_provider_gives_a_password(server: RedisServer, passwords: Passwords) -> None:

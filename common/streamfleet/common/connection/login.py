@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +26,15 @@ from streamfleet.common.connection.urls import read_url
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Pauses after refused logins. The longest is short beside a lease, or leases would lapse with the right password."""
+ASK_S = 10.0
+"""Longest wait for a provider. A call to a cloud that hangs is then given up, and the next try asks anew."""
+MOST_HUNG = 8
+"""Calls that still hang; beside so many, the provider is not asked again."""
 MOST_ACCEPTED = 2
 """Logins that are remembered: servers of one deployment change their passwords one by one."""
 # Managed services and proxies word refusals in their own ways; redis-py takes these for errors of a command.
 _OTHER_REFUSALS = ("invalid username-password pair", "AUTH failed")
+_PROVIDER = "the provider of STREAMFLEET_REDIS_CREDENTIALS"
 Words = tuple[str | None, str | None]
 """User and password."""
 
@@ -50,7 +57,7 @@ class Login:
     Args:
         read: returns the URL as it is now.
         renewable: what `read` returns may change.
-        provider: asked for user and password while the URL has no password; in threads, perhaps in several at once.
+        provider: asked for user and password while the URL has no password.
         sentinels: use the user and password for Sentinels.
 
     Attributes:
@@ -65,7 +72,8 @@ class Login:
         renewable: bool,
         sentinels: bool = False,
     ) -> None:
-        self._read, self._provider, self._sentinels = read, provider, sentinels
+        self._read, self._sentinels = read, sentinels
+        self._provider = None if provider is None else _Provider(provider)
         self.renewable = renewable or provider is not None
         self._words: Words = None, None
         self._accepted: tuple[Words, ...] = ()  # the latest first
@@ -111,7 +119,7 @@ class Login:
         """Open a connection with this login, or with the provider's. Returns the refusal; None if it is open."""
         try:
             ask = self._provider if words[1] is None else None
-            connection.username, connection.password = words if ask is None else await _asked(ask)
+            connection.username, connection.password = words if ask is None else await ask.words()
             if hasattr(connection, "ssl_context"):
                 connection.ssl_context.context = None  # it has the certificates of the time when it was made
             await connect()
@@ -131,13 +139,44 @@ class Login:
         return self._words
 
 
-async def _asked(provider: CredentialProvider) -> Words:
-    try:
-        *user, password = await asyncio.to_thread(provider.get_credentials)
-    except Exception as error:
-        told = f"the provider of STREAMFLEET_REDIS_CREDENTIALS fails: {type(error).__name__}: {error}"
-        raise ProviderFailed(told) from error
-    return user[0] if user else None, password
+class _Provider:
+    """Asks a `CredentialProvider`, each time in a thread: its call to a cloud may hang.
+
+    The threads are daemons, so neither the event loop nor the end of the process waits for them.
+    """
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+        self._question: tuple[Future[Words | ProviderFailed], float] | None = None  # and when it is given up
+        self._threads: list[threading.Thread] = []
+
+    async def words(self) -> Words:
+        """User and password. A question outlives a try whose time is up before; the next try gets the answer."""
+        asked = self._question = self._question or self._ask()
+        answer, given_up_at = asked
+        await asyncio.wait([asyncio.wrap_future(answer)], timeout=given_up_at - time.monotonic())
+        if self._question is asked:
+            self._question = None
+        words = answer.result() if answer.done() else ProviderFailed(f"{_PROVIDER} gave no answer for {ASK_S:g} s")
+        if isinstance(words, ProviderFailed):
+            raise words
+        return words
+
+    def _ask(self) -> tuple[Future[Words | ProviderFailed], float]:
+        answer: Future[Words | ProviderFailed] = Future()
+
+        def ask() -> None:
+            try:
+                *user, password = self._provider.get_credentials()
+                answer.set_result((user[0] if user else None, password))
+            except Exception as error:  # noqa: BLE001 - raised by `words`
+                answer.set_result(ProviderFailed(f"{_PROVIDER} fails: {type(error).__name__}: {error}"))
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) < MOST_HUNG:
+            self._threads.append(threading.Thread(target=ask, name="credentials", daemon=True))
+            self._threads[-1].start()
+        return answer, time.monotonic() + ASK_S
 
 
 def _refusal(error: redis.exceptions.RedisError) -> redis.exceptions.AuthenticationError | None:
