@@ -108,11 +108,24 @@ def gateways(manifests: list[Manifest]) -> list[Manifest]:
 
 
 def environment_of(container: Manifest, manifests: list[Manifest]) -> dict[str, str]:
-    """Returns a container's environment as text: its ConfigMaps, then its own variables, but no Secrets."""
+    """Returns a container's environment as text: its ConfigMaps, then its own variables, but nothing of Secrets."""
     maps = {name_of(each): each["data"] for each in of_kind(manifests, "ConfigMap")}
     sources = [each["configMapRef"]["name"] for each in container.get("envFrom", [])]
     given = {name: value for source in sources for name, value in maps.get(source, {}).items()}
-    return given | {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+    own = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+    return given | {name: value for name, value in own.items() if not name.endswith("_FILE")}
+
+
+def redis_secret(pod: Manifest) -> str:
+    """The Secret with Redis's URL. It is a file, which changes with the Secret while the pod runs."""
+    (container,) = pod["containers"]
+    (entry,) = [each for each in container["env"] if each["name"] == "REDIS_URL_FILE"]
+    (secret,) = [each for each in pod["volumes"] if "secret" in each]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == secret["name"]]
+    assert "subPath" not in mount  # such a file keeps its first content
+    assert secret["secret"]["items"] == [{"key": "url", "path": "url"}]
+    assert entry["value"] == f"{mount['mountPath']}/url"
+    return str(secret["secret"]["secretName"])
 
 
 def only(manifests: list[Manifest], kind: str, prefix: str = "streamfleet-") -> Manifest:

@@ -49,7 +49,10 @@ def _names_used(pod: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _secrets_used(pod: Manifest) -> Iterator[tuple[str, str]]:
-    """(name, key) of every Secret in the environment."""
+    """(name, key) of every Secret in the environment, and of those that are files."""
+    for volume in pod.get("volumes", []):
+        for item in volume.get("secret", {}).get("items", []):
+            yield volume["secret"]["secretName"], item["key"]
     for container in pod["containers"]:
         for entry in container.get("env", []):
             secret = entry.get("valueFrom", {}).get("secretKeyRef")

@@ -22,6 +22,7 @@ from tests.integration.k8s_manifests import (
     of_kind,
     pod_of,
     pools,
+    redis_secret,
     render,
 )
 from tests.integration.k8s_rules import DEPLOY, broken_rules
@@ -55,8 +56,9 @@ def test_every_queue_has_one_exporter(name: str) -> None:
 
 @pytest.mark.parametrize("name", kustomizations())
 def test_settings_are_real_and_taken(name: str) -> None:
-    known = {variable(field) for group in GROUPS for field in group.model_fields} | {"REDIS_URL"}
+    known = {variable(field) for group in GROUPS for field in group.model_fields} | {"REDIS_URL_FILE"}
     for each in exporters(name):
+        assert redis_secret(pod_of(each)) == "streamfleet-redis"
         container = pod_of(each)["containers"][0]
         assert {entry["name"] for entry in container["env"]} <= known
         with patch.dict(os.environ, environment(name, each), clear=True):

@@ -27,6 +27,7 @@ from tests.integration.k8s_manifests import (
     only,
     pod_of,
     pools,
+    redis_secret,
     render,
     workloads,
 )
@@ -157,9 +158,8 @@ def test_grace_period_has_room_for_the_drain() -> None:
 
 
 def test_url_of_redis_is_a_secret_of_its_own() -> None:
-    (entry,) = container_of(composed())["env"]
-    assert entry["name"] == "REDIS_URL"
-    assert entry["valueFrom"]["secretKeyRef"] == {"name": "streamfleet-gateway-redis", "key": "url"}
+    (gateway,) = gateways(composed())
+    assert redis_secret(pod_of(gateway)) == "streamfleet-gateway-redis"
     others = [pod_of(each) for each in workloads(composed()) if each not in gateways(composed())]
     assert "streamfleet-gateway-redis" not in str(others)
 
@@ -182,12 +182,13 @@ def test_s3_takes_the_place_of_the_volume() -> None:
     manifests = composed("gateway-s3")
     (gateway,) = gateways(manifests)
     assert not of_kind(manifests, "PersistentVolumeClaim")
-    assert [volume["name"] for volume in pod_of(gateway)["volumes"]] == ["tmp"]
-    assert [mount["name"] for mount in container_of(manifests)["volumeMounts"]] == ["tmp"]
-    given = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container_of(manifests)["env"]}
+    assert [volume["name"] for volume in pod_of(gateway)["volumes"]] == ["tmp", "redis"]
+    assert [mount["name"] for mount in container_of(manifests)["volumeMounts"]] == ["tmp", "redis"]
+    sources = [each for each in container_of(manifests)["env"] if "valueFrom" in each]
+    given = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in sources}
     # Credentials for a store may be absent (a pod of the cloud needs none); its address never.
     required = {name for name, reference in given.items() if not reference.get("optional")}
-    assert required == {"REDIS_URL", "STREAMFLEET_GATEWAY_FILES"}
+    assert required == {"STREAMFLEET_GATEWAY_FILES"}
 
 
 # -- planted mistakes --------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ GONE = "(gone)"
 PLANTED: list[tuple[str, str, object, str]] = [
     ("Deployment", f"{POD}/serviceAccountName", "gateway", "references"),
     ("Deployment", f"{POD}/volumes/1/persistentVolumeClaim/claimName", "files", "references"),
-    ("Deployment", f"{CONTAINER}/env/0/valueFrom/secretKeyRef/key", "uri", "references"),
+    ("Deployment", f"{POD}/volumes/2/secret/items/0/key", "uri", "references"),
     ("Deployment", f"{CONTAINER}/env/0/name", "REDIS_URI", "settings"),
     ("Deployment", f"{POD}/terminationGracePeriodSeconds", 50, "stopping"),
     ("Deployment", f"{POD}/terminationGracePeriodSeconds", GONE, "stopping"),

@@ -21,6 +21,7 @@ from tests.integration.k8s_manifests import (
     only,
     pod_of,
     pools,
+    redis_secret,
     render,
 )
 from tests.integration.k8s_network import End, allowed
@@ -254,8 +255,8 @@ def test_pools_have_queues_and_models_of_their_own_and_share_one_redis() -> None
         assert len({each[variable] for each in settings}) == 2
     assert len(of_kind(manifests_of(name), "StatefulSet")) == 1
     for pool in found:
-        urls = [each for each in worker_of(manifests_of(name), pool)["env"] if each["name"] == "REDIS_URL"]
-        assert [each["valueFrom"]["secretKeyRef"]["name"] for each in urls] == ["streamfleet-redis"]
+        (worker,) = [each for each in pools(manifests_of(name)) if name_of(each) == pool]
+        assert redis_secret(pod_of(worker)) == "streamfleet-redis"
 
 
 def test_external_redis_has_workers_and_their_exporter_only() -> None:

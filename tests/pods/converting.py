@@ -28,6 +28,7 @@ PLAYED_BY_THE_CHECK = {
     "emptyDir": "emptyDir: a folder for each pod, in memory where it says so (podman shares one among all pods)",
     "fsGroup": "fsGroup, fsGroupChangePolicy: volumes get that group and are writable for it, as from the kubelet",
     "secretKeyRef": "Secret: by `podman secret create` (podman 4.3 cannot read those that it has played)",
+    "secretName": "Secret as files: a folder for each pod",
     "args": "$(VARIABLE) in arguments: put in",
 }
 """A line for each part of manifests, by the word that shows that they have it."""
@@ -51,7 +52,7 @@ def played(
     Args:
         workload: Deployment, StatefulSet or Job.
         pod: its name.
-        folders: the folder on this machine of each volume that is an emptyDir.
+        folders: the folder on this machine of each volume that is an emptyDir or a Secret.
         images: other images for those of the manifest.
         secrets: for variables in the arguments of a container.
     """
@@ -143,6 +144,15 @@ def empty_dirs(workload: Manifest) -> dict[str, int]:
     }
 
 
+def secret_files(workload: Manifest, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """The names and contents of the files in a pod's volumes that are Secrets, by the volume's name."""
+    found = {each["name"]: each["secret"] for each in pod_of(workload).get("volumes", []) if "secret" in each}
+    return {
+        name: {item["path"]: secrets[given["secretName"]][item["key"]] for item in given["items"]}
+        for name, given in found.items()
+    }
+
+
 def bytes_of(quantity: str) -> int:
     """A quantity of memory in bytes."""
     factors = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -188,7 +198,7 @@ def _rename_references(container: Manifest, pod: str) -> None:
 
 def _volume(volume: Manifest, folders: Mapping[str, str]) -> dict[str, Any]:
     name = volume["name"]
-    if "emptyDir" in volume:
+    if "emptyDir" in volume or "secret" in volume:
         return {"name": name, "hostPath": {"path": folders[name], "type": "Directory"}}
     if "configMap" in volume:
         return {"name": name, "configMap": {"name": ours(volume["configMap"]["name"])}}

@@ -18,7 +18,16 @@ from typing import TypeVar
 import yaml
 
 from tests.integration.k8s_manifests import Manifest, pod_of
-from tests.pods.converting import POD_LABEL, bytes_of, claims_of, config_maps_of, empty_dirs, ours, played
+from tests.pods.converting import (
+    POD_LABEL,
+    bytes_of,
+    claims_of,
+    config_maps_of,
+    empty_dirs,
+    ours,
+    played,
+    secret_files,
+)
 from tests.pods.podman import PREFIX, Podman, PodmanFailed, remove_folder
 
 T = TypeVar("T")
@@ -137,6 +146,8 @@ class Pod:
         for claim in claims_of(workload, name, manifests, node.sizes):
             node.claim(claim)
         folders = {volume: str(self._empty_dir(volume, size)) for volume, size in empty_dirs(workload).items()}
+        for volume, files in secret_files(workload, node.secrets).items():
+            folders[volume] = str(self._secret(volume, files))
         config_maps = config_maps_of(workload, manifests)
         self.started = time.monotonic()
         node.play(*config_maps, played(workload, name, folders, node.images, node.secrets), service=service)
@@ -298,6 +309,13 @@ class Pod:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
         os.chown(folder, 0, self._spec["securityContext"].get("fsGroup", 0))
         folder.chmod(0o2777)
+        return folder
+
+    def _secret(self, volume: str, files: dict[str, str]) -> Path:
+        folder = self._folder / volume
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_text(content, encoding="utf-8")
         return folder
 
     def _probe(self) -> None:

@@ -115,9 +115,8 @@ def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(
     assert pod["containers"][0]["volumeMounts"][-1]["mountPath"] == "/etc/redis-acl"
     assert pod["volumes"][-1]["secret"]["secretName"] == "streamfleet-redis-acl"
     for name, secret in (("streamfleet-worker", "worker"), ("streamfleet-exporter", "operator")):
-        environment = only(manifests, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]["env"]
-        url = next(each for each in environment if each["name"] == "REDIS_URL")
-        assert url["valueFrom"]["secretKeyRef"]["name"] == f"streamfleet-{secret}-redis"
+        volumes = only(manifests, "Deployment", name)["spec"]["template"]["spec"]["volumes"]
+        assert [each["secret"]["secretName"] for each in volumes if "secret" in each] == [f"streamfleet-{secret}-redis"]
 
 
 CLUSTER = """kubectl() {

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.k8s_manifests import Manifest, manifests_of, of_kind, pod_of, workloads
-from tests.pods.converting import claims_of, config_maps_of, empty_dirs, lost, played
+from tests.pods.converting import claims_of, config_maps_of, empty_dirs, lost, played, secret_files
 
 # A bare machine fetches kubectl first.
 pytestmark = pytest.mark.timeout(240)
 PLAYED = ("Deployment", "ConfigMap", "Secret", "PersistentVolumeClaim")
-SECRETS = {"streamfleet-redis": {"password": "secret", "url": "redis://redis"}}
+SECRETS = {
+    "streamfleet-redis": {"password": "secret", "url": "redis://redis"},
+    "streamfleet-gateway-redis": {"url": "redis://redis"},
+}
 
 
 @pytest.fixture(params=["dev-cpu", "gateway"])
@@ -19,7 +22,7 @@ def overlay(request: pytest.FixtureRequest) -> list[Manifest]:
 
 
 def as_played(workload: Manifest) -> Manifest:
-    folders = {name: f"/folders/{name}" for name in empty_dirs(workload)}
+    folders = {name: f"/folders/{name}" for name in (*empty_dirs(workload), *secret_files(workload, SECRETS))}
     return played(workload, "pod-1", folders, {}, SECRETS)
 
 
