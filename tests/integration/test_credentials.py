@@ -215,6 +215,23 @@ async def test_a_file_that_is_ahead_of_the_server_cuts_nobody_off(
     assert await passwords.refused(server.port) > 0
 
 
+async def test_a_connection_that_is_opened_while_a_password_changes_knows_the_one_before(
+    server: RedisServer, passwords: Passwords, file: Path
+) -> None:
+    """As a client opens one for its first stream."""
+    settings = load(QueueSettings)
+    first, ahead, behind = (Connection.open(settings, patience_s=0) for _ in range(3))
+    await first.ping()
+    put(file, server.url.replace("//", "//:not-yet@"))
+    await ahead.ping()
+    await passwords.tell(server.port, old=await renewed(passwords))
+    await refuses(behind)
+    put(file, passwords.current(server.url))
+    await eventually_answers(behind)
+    for connection in (first, ahead, behind):
+        await connection.close()
+
+
 async def test_a_node_whose_password_changes_after_that_of_the_others_cuts_nobody_off(tmp_path: Path) -> None:
     file, wanted = tmp_path / "redis", {"first": "old", "second": "old"}
     logins = login.Login(file.read_text, renewable=True)
@@ -352,8 +369,11 @@ async def test_sentinels_whose_password_changes_are_asked_with_what_the_file_say
         url = f"redis+sentinel://127.0.0.1:{sentinel.port}/main/0?sentinel_password=one"
         file = passwords.file(url)
         monkeypatch.setenv("REDIS_URL_FILE", str(file))
-        connection = Connection.open(load(QueueSettings))
+        settings = load(QueueSettings)
+        connection, later = (Connection.open(settings, patience_s) for patience_s in (5, 0))
         await connection.ping()
+        put(file, url.replace("=one", "=not-yet"))
+        await later.ping()
         async with admin_of(sentinel.port, "one") as admin:
             await admin.acl_setuser("default", enabled=True, reset_passwords=True, passwords=["+two"])
         monkeypatch.setattr(SentinelMaster, "trust_s", 0.0)
@@ -363,6 +383,7 @@ async def test_sentinels_whose_password_changes_are_asked_with_what_the_file_say
         put(file, url.replace("=one", "=two"))
         assert await connection.command("PING") == b"PONG"
         await connection.close()
+        await later.close()
 
 
 async def test_a_sentinel_that_refuses_leaves_the_answer_to_another(server: RedisServer) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import redis.exceptions
 import structlog
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_LOGINS: WeakValueDictionary[tuple[int, int], Login] = WeakValueDictionary()
 ANSWER_TIMEOUT_S = 15.0
 BLOCK_MARGIN_S = 5.0
 CHECK_AFTER_S = 3.0
@@ -104,9 +106,13 @@ class Connection:
         """Returns a connection to the settings' Redis, with their file's or provider's credentials of each moment.
 
         Hosts and options are those that the file named at the start: all connections of a process use one deployment.
+        They also share a login, because one that is opened while a password changes needs what was accepted before.
         """
-        url = settings.redis_url
-        login = Login(url.get_secret_value, settings.redis_credentials, renewable=isinstance(url, FileSecret))
+        url, provider = settings.redis_url, settings.redis_credentials
+        key = id(url), id(provider)  # both live as long as the login
+        if (login := _LOGINS.get(key)) is None:
+            login = Login(url.get_secret_value, provider, renewable=isinstance(url, FileSecret))
+            _LOGINS[key] = login
         at_start = url.at_start if isinstance(url, FileSecret) else url.get_secret_value()
         return cls(at_start, patience_s, answer_timeout_s, login)
 
@@ -365,7 +371,7 @@ class Connection:
 
 def _locator(url: RedisUrl, address: str, login: Login) -> Locator:
     if url.kind is Kind.SENTINEL:
-        return SentinelMaster(url, address, login.at_sentinels())
+        return SentinelMaster(url, address, login.at_sentinels)
     if url.kind is Kind.CLUSTER:
         return SlotOwner(url, address, login)
     return FixedServer(url)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import threading
 import time
@@ -84,6 +85,7 @@ class Login:
         """True if a login was accepted before."""
         return bool(self._accepted)
 
+    @functools.cached_property
     def at_sentinels(self) -> Login:
         """The login at the Sentinels that the same URL names."""
         return Login(self._read, renewable=self.renewable, sentinels=True)
