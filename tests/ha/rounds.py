@@ -50,10 +50,11 @@ class Tally:
             self.failed.append(f"{kind}: {scene.line()}")
 
     def add_changes(self, scene: Scene, changes: Changes) -> None:
-        """A round with changed passwords: no lease lapses, no worker ends, and somebody meets a refusal."""
+        """A round with changed passwords: no lease lapses, worker ends or stream breaks, and a worker is refused."""
         self.add("password", scene, changes.answer_s, changes.line(), may_lose=False)
         assert scene.verdict is not None
-        if scene.verdict.lapsed or scene.verdict.run_again or changes.ended or not changes.refused:
+        wrong = scene.verdict.lapsed or scene.verdict.run_again or changes.ended or changes.broken
+        if wrong or not changes.refused:
             self.failed.append(f"password: {changes.line()} {scene.line()}")
 
     def line(self) -> str:
