@@ -7,6 +7,7 @@ from collections import Counter
 from streamfleet.worker.failpoints import Point
 from tests.fault.plan import FaultKind, Kind, steps_as_json, steps_from_json
 from tests.fault.random_plan import FULL, QUICK, SHORT, make_plan
+from tests.passwords import ORDERS
 
 
 def test_the_same_seed_makes_the_same_plan() -> None:
@@ -37,3 +38,13 @@ def test_every_size_has_every_kind_of_request_and_of_fault() -> None:
 def test_steps_survive_the_way_to_another_process() -> None:
     steps = make_plan(3, QUICK).producers[0]
     assert steps_from_json(steps_as_json(steps)) == steps
+
+
+def test_the_password_changes_twenty_times_and_once_by_a_restart() -> None:
+    changes = [fault for fault in make_plan(1, FULL).faults if fault.kind is FaultKind.PASSWORD]
+    said = [fault.what.split() for fault in changes]
+    assert len(said) >= 20
+    assert min(Counter((order, user) for order, user, *_ in said).values()) >= 3
+    assert {order for order, *_ in said} == set(ORDERS)
+    assert [how for _, _, *how in said if how] == [["restart"]]
+    assert {fault.seconds for fault in changes} == {5.0}
