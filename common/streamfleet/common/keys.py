@@ -50,7 +50,7 @@ ORIGINS = {
         "pauses; shares owed; when ids ahead of the clock were staged",
         "6 fields a lane, 3 more",
     ),
-    "counts": Origin("hash", "lanes", "what ended before", "10 numbers"),
+    "counts": Origin("hash", "lanes", "what ended before; with `lanes`, it counts as vanished", "10 numbers"),
     "served": Origin(
         "hash",
         "runs to come",
