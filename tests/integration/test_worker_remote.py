@@ -218,13 +218,13 @@ async def test_a_batch_waits_for_a_server_that_is_away(fleet: Fleet, tmp_path: P
         async with server.serving(), workers(fleet, [server.url], max_deliveries=1) as (inside,):
             server.down = LOADING
             async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as sdk:
-                batch = await start(sdk, write(tmp_path, [line(f"c-{n}", body=body) for n in range(50)]))
+                batch = await start(sdk, write(tmp_path, [line(f"c-{n}", body=body) for n in range(10)]))
                 await eventually(lambda: not inside.worker.health().ready, what="it is not ready")
                 asked = server.questions
                 await eventually(lambda: server.questions > asked + 3, what="it asks again and again")
                 server.down = None
                 done = await ended(sdk, batch.id)
-        assert (done.status, done.request_counts.completed) == ("completed", 50)
+        assert (done.status, done.request_counts.completed) == ("completed", 10)
         assert await fleet.dead_letters() == []
     finally:
         gateway.destroy()
