@@ -226,7 +226,8 @@ def _read_events(path: Path, history: History) -> None:
                 AWAY[line["what"]](history).append((line["at"], line["at"]))
             case "outage_over" if line["what"] in AWAY:
                 times = AWAY[line["what"]](history)
-                times.append((times.pop()[0], line["at"]))
+                open_at = next(at for at, (began, over) in enumerate(times) if began == over)  # some overlap
+                times[open_at] = times[open_at][0], line["at"]
             case "refused":
                 history.refusals.append(line["count"])
             case "fault" | "started" | "ready" | "exit":

@@ -134,7 +134,7 @@ class Faulty:
 
     async def forget_scripts(self) -> None:
         async with self._lock:
-            await self.direct.script_flush()
+            await self.ask("SCRIPT", "FLUSH")
 
     async def ask(self, *words: Any) -> Any:
         """One command, over outages."""

@@ -433,18 +433,20 @@ def test_what_ends_behind_a_cut_connection_is_written_when_it_is_told() -> None:
     assert "started_late" in {violation.kind for violation in judge(history).violations}
 
 
-def test_an_outage_lasts_from_the_kill_until_redis_is_back(tmp_path: Path) -> None:
+def test_an_outage_lasts_until_redis_is_back_whatever_begins_meanwhile(tmp_path: Path) -> None:
     lines = [
         ("outage", "redis_kill"),
         ("outage", "maxmemory"),
+        ("outage", "password"),
         ("outage_over", "maxmemory"),
         ("outage_over", "redis_kill"),
+        ("outage_over", "password"),
     ]
     events = [json.dumps({"e": kind, "at": BEGAN + at, "what": what}) for at, (kind, what) in enumerate(lines)]
     (tmp_path / "events.jsonl").write_text("".join(f"{event}\n" for event in events))
     history = History()
     read_logs(tmp_path, history)
-    assert history.outages == [(BEGAN, BEGAN + 3)]
+    assert history.outages == [(BEGAN, BEGAN + 4), (BEGAN + 2, BEGAN + 5)]
 
 
 def test_a_late_request_may_succeed_where_the_clock_of_redis_was_set_back_before_its_deadline() -> None:
