@@ -542,6 +542,37 @@ async def test_the_answer_of_a_slow_provider_is_for_the_next_try(server: RedisSe
     await connection.close()
 
 
+async def test_a_provider_that_hangs_closes_no_open_connection(server: RedisServer) -> None:
+    tokens = HangingTokens("any")
+    tokens.returns.set()
+    connection = provided(server, tokens)
+    connection.answer_timeout_s = 0.05
+    number = await connection.command("CLIENT", "ID")
+    tokens.returns.clear()
+    first, second = await asyncio.gather(connection.ping(), connection.ping(), return_exceptions=True)
+    assert [type(first), type(second)] == [type(None), BrokerUnavailable]  # only one of them found a connection
+    assert await connection.command("CLIENT", "ID") == number
+    tokens.returns.set()
+    await connection.close()
+
+
+def test_two_loops_may_ask_a_provider_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease thread asks while the other loop does."""
+    tokens: Any = HangingTokens("any")
+    provider = login._Provider(tokens)
+    whole, answers = threading.Thread, []
+
+    def thread(**words: Any) -> threading.Thread:
+        monkeypatch.undo()
+        answers.append(provider._ask()[0])
+        return whole(**words)
+
+    monkeypatch.setattr(threading, "Thread", thread)
+    answers.append(provider._ask()[0])
+    tokens.returns.set()
+    assert [answer.result(10) for answer in answers] == [("fleet", "any")] * 2
+
+
 def provided(server: RedisServer, tokens: Tokens) -> Connection:
     tell(server.port, "ACL", "SETUSER", "fleet", "on", "nopass", "~*", "&*", "+@all")
     return Connection.open(load(QueueSettings, redis_url=server.url, redis_credentials=tokens), patience_s=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from tests.waiting import eventually
 
 KEY = "sk-very-secret"
 Answer = Callable[[httpx.Request], httpx.Response]
+Waiting = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
 
 
 class Time:
@@ -762,7 +763,19 @@ async def test_without_quota_one_request_a_minute_tries() -> None:
         assert (made.engine.allowance, made.engine.unready) == (None, "")
 
 
-def of_file(file: Path, handle: Answer, monkeypatch: pytest.MonkeyPatch, url: str = "http://a.test") -> OpenAIEngine:
+async def test_a_request_that_alone_is_too_large_is_answered_so_and_slows_down_nobody() -> None:
+    """OpenAI says 429 of it each time: it exceeds the tokens a minute by itself."""
+    async with coming() as made:
+        said = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 37313."
+        made.fault = httpx.Response(429, json={"error": {"message": said, "code": "rate_limit_exceeded"}})
+        reply = await made.engine.run(chat())
+        assert (reply.status, said in reply.body.decode()) == (429, True)
+        assert (made.engine.capacity().slots, made.engine.limited) == (8, False)
+
+
+def of_file(
+    file: Path, handle: Answer | Waiting, monkeypatch: pytest.MonkeyPatch, url: str = "http://a.test"
+) -> OpenAIEngine:
     """The engine that the settings make, with the key in a file, and a replaced network."""
     monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
     monkeypatch.setattr(
@@ -801,6 +814,40 @@ async def test_a_key_that_the_server_takes_no_more_is_waited_for(
     file.write_text(taken)
     await engine.run(chat())
     assert (engine.allowance, engine.unready) == (None, "")
+    await engine.stop()
+
+
+async def test_a_key_that_is_refused_for_one_request_alone_counts_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may answer 401 of a model that the key must not use: the others go on, and this request ends."""
+    running = asyncio.Event()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        if b"forbidden" in request.content:
+            return httpx.Response(401)
+        if b"long" in request.content:
+            await running.wait()
+        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+    (file := tmp_path / "key").write_text(KEY)
+    engine = of_file(file, handle, monkeypatch)
+    await engine.start()
+    await engine.run(chat())
+    begun = asyncio.create_task(engine.run(chat(model="long")))
+    await asyncio.sleep(0)
+    found = []
+    for _ in range(3):
+        with pytest.raises(EngineUnavailable) as caught:
+            await engine.run(chat(model="forbidden"))
+        found.append((caught.value.counted, caught.value.retry_after_ms, engine.allowance))
+        await eventually(lambda: engine.allowance != 0, what="one may try")
+        if len(found) == 1:
+            running.set()
+            await begun  # it was sent before, and says nothing of the key
+        else:
+            await engine.run(chat())
+    assert found == [(False, None, 0), (False, openai.OTHERS_FIRST_MS, 0), (True, None, None)]
     await engine.stop()
 
 

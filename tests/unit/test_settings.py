@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -53,10 +55,15 @@ def test_a_provider_of_credentials_is_named_by_module_and_object(monkeypatch: En
         ("no_such_module:tokens", "No module named 'no_such_module'"),
         ("json:tokens", "cannot import name 'tokens' from 'json'"),
         ("json:loads", "must name a CredentialProvider"),
+        ("broken_provider:provider", "cannot be imported: RuntimeError: no metadata service"),
         ("tests.integration.test_credentials:Tokens", "no class of them"),
     ],
 )
-def test_a_provider_that_there_is_not_is_said_in_one_line(value: str, said: str) -> None:
+def test_a_provider_that_there_is_not_is_said_in_one_line(
+    value: str, said: str, tmp_path: Path, monkeypatch: Env
+) -> None:
+    (tmp_path / "broken_provider.py").write_text("raise RuntimeError('no metadata service')")
+    monkeypatch.syspath_prepend(tmp_path)
     told = refusal(QueueSettings, redis_credentials=value)
     assert told.startswith("STREAMFLEET_REDIS_CREDENTIALS: ")
     assert said in told

@@ -14,7 +14,16 @@ import shlex
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import AliasChoices, Field, ImportString, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    ImportString,
+    SecretStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import NoDecode
 
@@ -73,9 +82,15 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
     key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
 
-    @field_validator("redis_credentials")
+    @field_validator("redis_credentials", mode="wrap")
     @classmethod
-    def _usable_provider(cls, value: Any) -> Any:
+    def _usable_provider(cls, value: Any, load: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            value = load(value)
+        except ValidationError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the module does
+            raise ValueError(f"cannot be imported: {type(error).__name__}: {error}") from None
         if value is not None and (isinstance(value, type) or not callable(getattr(value, "get_credentials", None))):
             raise ValueError("must name a CredentialProvider as module:object, no class of them")
         return value

@@ -332,7 +332,8 @@ class Connection:
             self.refusal = ""
             return result
         except TimeoutError as error:
-            await self._server.drop()
+            if not self._login.asks:  # else the open connections are as good as before
+                await self._server.drop()
             raise translated(error, self.address, self._clustered) from None
         except (redis.exceptions.RedisError, OSError, Refused) as error:
             ours = error if isinstance(error, Refused) else translated(error, self.address, self._clustered)

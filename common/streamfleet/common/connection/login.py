@@ -85,6 +85,11 @@ class Login:
         """True if a login was accepted before."""
         return bool(self._accepted)
 
+    @property
+    def asks(self) -> bool:
+        """True while the provider owes an answer: who waits for that learns nothing of the server."""
+        return self._provider is not None and self._provider.asks
+
     @functools.cached_property
     def at_sentinels(self) -> Login:
         """The login at the Sentinels that the same URL names."""
@@ -152,6 +157,11 @@ class _Provider:
         self._question: tuple[Future[Words | ProviderFailed], float] | None = None  # and when it is given up
         self._threads: list[threading.Thread] = []
 
+    @property
+    def asks(self) -> bool:
+        """True while a question is open."""
+        return (question := self._question) is not None and not question[0].done()
+
     async def words(self) -> Words:
         """User and password. A question outlives a try whose time is up before; the next try gets the answer."""
         asked = self._question = self._question or self._ask()
@@ -176,8 +186,9 @@ class _Provider:
 
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) < MOST_HUNG:
-            self._threads.append(threading.Thread(target=ask, name="credentials", daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=ask, name="credentials", daemon=True)
+            self._threads.append(thread)  # the loop of another thread may do the same now
+            thread.start()
         return answer, time.monotonic() + ASK_S
 
 

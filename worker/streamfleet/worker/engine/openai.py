@@ -59,10 +59,16 @@ LIMITED_S = 60.0
 """Time after a busy answer for which an idle worker says that its server limits it."""
 INCOMPLETE = "upstream_incomplete"
 NO_QUOTA = "insufficient_quota"
+TOO_LARGE = "Request too large"
+"""Beginning of OpenAI's message where one request alone exceeds the tokens a minute: it is never taken."""
 QUOTA_AGAIN_S = 60.0
 """Time after which a request tries whether there is quota again: somebody has to pay first."""
 KEY_AGAIN_S = 5.0
 """Time after which a request tries whether the server takes the key that the file has by then."""
+OTHERS_FIRST_MS = 10_000
+"""Time after which a request is tried again at which the key was refused twice: meanwhile another one tries, because
+the server may refuse the key for this request alone."""
+MOST_REFUSED = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,8 @@ class OpenAIEngine:
         # Kept out of the address, which httpx logs with every request.
         basic = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         auth = basic if api_key is None else _bearer(api_key, basic)
-        self._renewable, self._key_accepted = renewable, False
+        self._renewable, self._key_refused, self._answered = renewable, 0, 0
+        self._refused: dict[str, int] = {}  # requests at which the key was refused, and how many were answered before
         self._shown = str(url.copy_with(userinfo=b"")).rstrip("/")
         self._clock = clock or SystemClock()
         self._max_model_len: int | None = None
@@ -218,7 +225,7 @@ class OpenAIEngine:
         if self.allowance == 0 and self.unready:
             raise EngineUnavailable(self.unready, counted=False)
         self._watchdog.entered()
-        began_at = self._clock.monotonic()
+        began_at, refused_before = self._clock.monotonic(), self._key_refused
         request.used(0, 0)  # until it is sent
         try:
             response = await self._send(
@@ -227,6 +234,8 @@ class OpenAIEngine:
             self._watchdog.stepped()
             reply = self._judge(request, response)
             self._presence.answered(request.id)
+            # What was sent before the key was refused says nothing of the key of now.
+            self._answered += reply.status == 200 and refused_before == self._key_refused
             self._limit.answered(response.sent, self._clock.monotonic())
         except (asyncio.CancelledError, EngineError) as error:
             if isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
@@ -441,11 +450,10 @@ class OpenAIEngine:
         if status == _BUSY and _code(body) == NO_QUOTA:
             self._hold_off(f"{text}: {NO_QUOTA}", QUOTA_AGAIN_S)
             raise EngineUnavailable(self.unready, said=_message(body), counted=False)
-        self._key_accepted |= status == 200
-        if status == 401 and self._renewable and self._key_accepted:
-            self._hold_off(f"{text}: the file of the API key has another than the server takes", KEY_AGAIN_S)
-            raise EngineUnavailable(self.unready, said=_message(body), counted=False)
-        if status in self._upstream.busy_statuses or status == _BUSY or (status == 503 and after_ms is not None):
+        if status == 401 and self._renewable and self._answered:
+            self._wait_for_the_key(request, text, _message(body))
+        busy = status in self._upstream.busy_statuses or status == _BUSY or (status == 503 and after_ms is not None)
+        if busy and not _message(body).startswith(TOO_LARGE):
             wait_ms = min(after_ms or 0, LONGEST_RETRY_AFTER_MS)
             self._limit.busy(response.sent, self._clock.monotonic(), wait_ms / 1000)
             metrics.SERVER_BUSY.inc()
@@ -467,6 +475,21 @@ class OpenAIEngine:
         if was_aborted(body):
             raise EngineAborted(f"{self._shown} dropped the request before it was finished")
         return EngineReply(status, body)
+
+    def _wait_for_the_key(self, request: EngineRequest, text: str, said: str) -> None:
+        """Hold off until the file has the key that the server takes.
+
+        Returns where others were answered since the request was refused last: the key is good, the request is not.
+        """
+        self._key_refused += 1
+        before = self._refused.get(request.id)
+        if before is None and len(self._refused) >= MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[request.id] = self._answered
+        if before is None or before == self._answered:
+            self._hold_off(f"{text}: the file of the API key has another than the server takes", KEY_AGAIN_S)
+            after_ms = None if before is None else OTHERS_FIRST_MS
+            raise EngineUnavailable(self.unready, after_ms, said=said, counted=False)
 
     def _retry_after_ms(self, response: _Answer) -> int | None:
         value = response.headers.get("Retry-After-Ms", "").strip()  # of OpenAI, and more exact
