@@ -284,7 +284,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "suspects run beside any number of others",
         "poison_among_others",
         "healthy requests were given up",
-        patch=_set(PoisonIsolation, "company", lambda *_: None),
+        patch=_set(PoisonIsolation, "company", lambda *_, **__: None),
     ),
     Mutation(
         "company-slots",

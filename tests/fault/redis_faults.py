@@ -113,6 +113,7 @@ class Faulty:
     async def _restart(self) -> None:
         await asyncio.to_thread(self.server.restart)
         if self.passwords.password:
+            await self.ask("DBSIZE")  # answered once the data is loaded: some servers take no settings before
             await self.passwords.set_on(self.direct)  # the users are in no file
 
     async def fill(self, seconds: float) -> None:
