@@ -300,7 +300,7 @@ def _read_witness(path: Path, history: History) -> None:
 
 
 async def _read_results(redis: Any, history: History, base: str) -> None:
-    fields = (*SIGNATURE, "lane", "entry", "enqueued_ms", "meta")
+    fields = (*SIGNATURE, "lane", "entry", "enqueued_ms", "meta", "error")
     keys = [key async for key in redis.scan_iter(f"{base}result:*", count=5_000)]
     for first in range(0, len(keys), 500):
         part = keys[first : first + 500]

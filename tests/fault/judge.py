@@ -116,8 +116,10 @@ def statuses_are_counted_once(history: History) -> Iterator[Violation]:
         history.results.get(name, {}).get("status") == "cancelled" and history.undone(request.at_ms)
         for name, request in history.accepted.items()
     )
+    # Requests whose entries are gone count as vanished.
+    vanished = sum('"vanished"' in result.get("error", "") for result in history.results.values())
     for status in ("succeeded", "failed", "expired", "cancelled", "dead"):
-        doubted = undone if status == "cancelled" else 0
+        doubted = {"cancelled": undone, "dead": vanished}.get(status, 0)
         if not there[status] - doubted <= history.counts.get(status, 0) <= there[status]:
             message = f"{there[status]} results are {status}, but {history.counts.get(status, 0)} were counted"
             yield Violation("counts", "", message)

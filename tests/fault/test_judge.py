@@ -501,6 +501,14 @@ def test_a_caller_is_told_that_its_request_is_lost_only_if_a_snapshot_lacked_it(
     assert [(violation.kind, violation.id) for violation in judge(history).violations] == [("lost", "b")]
 
 
+@pytest.mark.parametrize(("code", "right"), [("vanished", True), ("max_deliveries", False)])
+def test_what_is_dead_because_its_entry_is_gone_counts_as_vanished(code: str, right: bool) -> None:
+    history = good_history()
+    change(history, "a", status="dead", error=json.dumps({"error": {"code": code}}))
+    history.counts["succeeded"] -= 1
+    assert ("counts" not in {violation.kind for violation in judge(history).violations}) is right
+
+
 def test_only_what_a_restored_snapshot_lost_may_be_cancelled_and_not_counted() -> None:
     history = good_history()
     rewind(history, BEGAN + 600)
