@@ -66,9 +66,12 @@ class Hostile:
 
     async def open(self) -> asyncio.Server:
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self.engine = OpenAIEngine(Upstream(url, timeout_s=WITHIN_S))
+        self._url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self.engine = self._new_engine()
         return server
+
+    def _new_engine(self) -> OpenAIEngine:
+        return OpenAIEngine(Upstream(self._url, max_concurrency=1, timeout_s=WITHIN_S))
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -83,6 +86,9 @@ class Hostile:
 
     async def asked(self, answer: bytes, more: bytes = b"", times: int = 0) -> EngineReply | EngineError:
         """Returns the outcome of a request whose server answers these bytes."""
+        if self.engine.unready:  # it would send nothing before a question is answered
+            await self.engine.stop()
+            self.engine = self._new_engine()
         self.answer, self.more, self.times = answer, more, times
         try:
             return await self.engine.run(REQUEST)
