@@ -26,7 +26,7 @@ REFUSES = "refuses the user or password"
 
 @dataclass(frozen=True)
 class Changes:
-    """What the users and workers met.
+    """Figures of a round with changed passwords.
 
     Attributes:
         refused: how often workers say that they were refused; replicas and Sentinels are refused too.

@@ -47,7 +47,7 @@ async def add(fleet: Fleet, count: int, **fields: Any) -> list[str]:
 @pytest.mark.parametrize("limit", [48, 8])
 @pytest.mark.parametrize("count", [1, 2])
 async def test_a_busy_server_gets_as_many_requests_as_it_takes(fleet: Fleet, limit: int, count: int) -> None:
-    """How long it takes is judged in virtual time: tests/unit/test_engine_server_limit.py."""
+    """Its time is judged in virtual time: tests/unit/test_engine_server_limit.py."""
     server = HttpEngine(lambda _id, _n: HALF_S)
     server.limit = limit
     async with server.serving(), workers(fleet, [server.url] * count):

@@ -16,8 +16,8 @@ async def play(url: str, seed: int) -> None:
         await damage.play(queue, seed)
 
 
-MENDED = (109,)
-"""Seeds of a restored `:firsts`, in which a home stands for which nothing waits."""
+MENDED = (109, 810177)
+"""Seeds of a restored `:firsts`, in which a home stands for which nothing waits, and of both keys with counters."""
 
 
 @pytest.mark.parametrize("seed", [*range(10), *MENDED])

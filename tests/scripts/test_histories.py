@@ -20,9 +20,10 @@ from tests.scripts.mutants.mutant import taken_out
 
 LENGTH, PLAYED = 150, 100
 """Steps of a history, and those of them that the tests below have time for."""
-MENDED = (316710, 500385, 700299, 880000066)
+MENDED = (316710, 500385, 700299, 1000740, 880000066)
 """Seeds of one that was deleted by hand while it waited with what it had generated, also on a full server; of one
-that is nearly late; and of one that is not taken for refused where another entry ended its id."""
+that is nearly late; of an id that is used again; and of one that is not taken for refused where another entry
+ended its id."""
 TOO_EARLY = 67
 """A seed whose history shows that scripts leave no request to its home."""
 

@@ -66,9 +66,10 @@ QUOTA_AGAIN_S = 60.0
 KEY_AGAIN_S = 5.0
 """Time after which a request tries whether the server takes the key that the file has by then."""
 OTHERS_FIRST_MS = 10_000
-"""Time after which a request is tried again at which the key was refused twice: meanwhile another one tries, because
-the server may refuse the key for this request alone."""
+"""Time before a request with a second refusal is tried again: another one tries first, because the server may refuse
+the key for this request alone."""
 MOST_REFUSED = 4_096
+"""Most requests whose refusals are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ class OpenAIEngine:
             self._watchdog.stepped()
             reply = self._judge(request, response)
             self._presence.answered(request.id)
-            # What was sent before the key was refused says nothing of the key of now.
+            # An answer to a request that was sent before a refusal says nothing of the present key.
             self._answered += reply.status == 200 and refused_before == self._key_refused
             self._limit.answered(response.sent, self._clock.monotonic())
         except (asyncio.CancelledError, EngineError) as error:
@@ -479,7 +480,10 @@ class OpenAIEngine:
     def _wait_for_the_key(self, request: EngineRequest, text: str, said: str) -> None:
         """Hold off until the file has the key that the server takes.
 
-        Returns where others were answered since the request was refused last: the key is good, the request is not.
+        It returns if others were answered since the request was refused last: the key is good, so the request is not.
+
+        Raises:
+            EngineUnavailable: else.
         """
         self._key_refused += 1
         before = self._refused.get(request.id)
