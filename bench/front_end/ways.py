@@ -190,7 +190,7 @@ async def _bare(llm: Any, tokenizer: Any, streamed: bool, request_id: str, body:
 async def _by_engine(engine: Any, streamed: bool, request_id: str, body: Mapping[str, Any]) -> bytes:
     """`VllmEngine.run`."""
     chunks: list[bytes] = []
-    on_chunk = chunks.append if streamed else None
+    on_chunk = (lambda chunk: chunks.append(bytes(chunk))) if streamed else None
     reply = await engine.run(EngineRequest(request_id, CHAT, body, Lane.NORMAL, on_chunk=on_chunk))
     content: bytes = reply.body
     return content

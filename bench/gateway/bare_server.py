@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from streamfleet.common.protocol import Lane
-from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.base import EngineRequest, Text
 from streamfleet.worker.engine.simulated import SimulatedEngine
 
 _numbers = count(1)
@@ -38,7 +38,7 @@ class Server:
             return
         body = json.loads(raw)
         streams, usage = body.pop("stream", False), body.pop("stream_options", {})
-        chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        chunks: asyncio.Queue[bytes | Text | None] = asyncio.Queue()
         request = EngineRequest(str(next(_numbers)), scope["path"], body, Lane.NORMAL)
         if streams:
             request.on_chunk, request.tells_usage = chunks.put_nowait, usage.get("include_usage", False)
@@ -47,7 +47,7 @@ class Server:
             running.add_done_callback(lambda _: chunks.put_nowait(None))
             await _begin(send, b"text/event-stream")
             while (chunk := await chunks.get()) is not None:
-                await _send(send, b"data: " + chunk + b"\n\n", more=True)
+                await _send(send, b"data: " + bytes(chunk) + b"\n\n", more=True)
             await _send(send, b"data: [DONE]\n\n", more=False)
         else:
             answer = (await running).body

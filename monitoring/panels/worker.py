@@ -91,6 +91,12 @@ WORKER = Dashboard(
             ],
         ),
         Panel(
+            "Time between chunks",
+            "Least time between two groups of chunks of a request: 50 ms up to 300 streams, up to 300 ms beyond.",
+            [(f"streamfleet_stream_interval_seconds{{{ONE}}}", "{{instance}}")],
+            "s",
+        ),
+        Panel(
             "Tokens not published",
             "Chunks a second for those who read along that Redis did not take.",
             [(f"sum(rate(streamfleet_stream_chunks_dropped_total{{{ONE}}}[{RATE}]))", "chunks dropped")],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from streamfleet.common.protocol import Lane
-from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable, Text
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 
@@ -91,11 +91,11 @@ class _Events:
         self._writer = writer
         self.begun = False
 
-    def chunk(self, line: bytes) -> None:
+    def chunk(self, line: bytes | Text) -> None:
         if not self.begun:
             self._writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
         self.begun = True
-        self._writer.write(b"data: " + line + b"\n\n")
+        self._writer.write(b"data: " + bytes(line) + b"\n\n")
 
     def end(self) -> None:
         self._writer.write(b"data: [DONE]\n\n")

@@ -161,7 +161,7 @@ class Collected:
     chunks: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.request.on_chunk = lambda line: self.chunks.append(json.loads(line))
+        self.request.on_chunk = lambda line: self.chunks.append(json.loads(bytes(line)))
 
     @property
     def text(self) -> str:

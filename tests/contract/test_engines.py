@@ -19,7 +19,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
 from streamfleet.worker.cost.check import check_cost, for_engine, pack_fields
 from streamfleet.worker.cost.limits import CostLimits
-from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial
+from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial, Text
 from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.outcome import Finished, judge
 from tests.contract import subjects
@@ -321,7 +321,7 @@ async def cut_off(subject: Subject, asked: Collected, made: int) -> Partial | No
     collect = asked.request.on_chunk
     assert collect is not None
 
-    def listen(line: bytes) -> None:
+    def listen(line: bytes | Text) -> None:
         collect(line)
         if asked.request.made >= made:
             task.cancel()

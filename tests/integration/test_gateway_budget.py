@@ -136,9 +136,9 @@ async def leave_early(http: httpx.AsyncClient, body: dict[str, Any], chunks: int
 async def test_a_stream_closed_early_is_charged_for_what_was_generated(
     gateway: GatewayProcess, account: Account, most: int | None
 ) -> None:
-    """Six streams, each closed after 800 chunks, cost nothing where 500 tokens a minute were allowed."""
+    """Six streams, each closed after 800 tokens, cost nothing where 500 tokens a minute were allowed."""
     async with gateway.http(account.key) as http:
-        request_id = await leave_early(http, {**LONG, "max_tokens": most}, 20 if most is None else 500)
+        request_id = await leave_early(http, {**LONG, "max_tokens": most}, 20)
     await account.left_engine(request_id)
     used = await account.used(request_id)
     assert 20 <= used < MOST, "it was cancelled midway"

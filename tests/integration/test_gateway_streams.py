@@ -189,7 +189,7 @@ async def test_a_reader_that_was_cut_goes_on_where_it_was(stage: Stage) -> None:
     pieces = [event.id for event in (*first.seen, *second.seen, *rest)]
     assert pieces == [event.id for event in everything], "each event once, in order"
     assert joined([*first.seen, *second.seen, *rest]) == joined(everything)
-    assert len(everything) > 100
+    assert len(everything) > 30
 
 
 async def test_a_stream_without_tokens_left_is_one_chunk(stage: Stage) -> None:

@@ -84,7 +84,7 @@ async def test_tokens_come_before_the_result_and_say_the_same(any_redis_url: str
         assert whole == result.text == text_of(60)
         assert "".join(chunk.text for chunk in first) == whole[: len("".join(chunk.text for chunk in first))]
         assert joined(await read(handle)) == whole, "a late reader"
-        assert result.fields["streamed"] == str(60 + 2), "with the first chunk, which says the role, and the last"
+        assert 5 <= int(result.fields["streamed"]) <= 60 + 2, "texts that go together are one chunk"
         ttl_ms = await fleet.redis.pttl(f"{{default}}:tokens:{handle.id}")
         assert 0 < ttl_ms <= 86_400_000
 
@@ -277,14 +277,14 @@ async def test_what_is_not_streamed_ends_with_its_result(fleet: Fleet, client: C
 @pytest.mark.usefixtures("inside")
 async def test_a_redis_that_lost_the_end_holds_up_nobody(fleet: Fleet, client: Client) -> None:
     handle = await client.enqueue(chat(0.3), stream=True)
-    await handle.result(10)
+    chunks = int((await handle.result(10)).fields["streamed"])
     key = f"{{default}}:tokens:{handle.id}"
     ((end, _),) = await fleet.redis.xrevrange(key, count=1)
     await fleet.redis.xdel(key, end)
     assert joined(await read(handle)) == text_of(30)
     await fleet.redis.delete(key)
-    assert await read(handle) == [Missed(32, 1)]
-    with pytest.raises(StreamBroken, match="lacks 32 chunks"):
+    assert await read(handle) == [Missed(chunks, 1)]
+    with pytest.raises(StreamBroken, match=f"lacks {chunks} chunks"):
         await some(handle, 1)
 
 

@@ -292,7 +292,7 @@ async def test_an_interrupted_answer_goes_on(body: dict[str, Any]) -> None:
     assert first.usage["completion_tokens"] == first.made
     chunks: list[Any] = []
     async with started(clock=Time()) as other:
-        second = replace(chat(**body), resume=partial, on_chunk=lambda line: chunks.append(json.loads(line)))
+        second = replace(chat(**body), resume=partial, on_chunk=lambda line: chunks.append(json.loads(bytes(line))))
         answer = json.loads((await other.run(second)).body)
     assert second.resumed_tokens == partial.tokens
     assert {**answer, "created": 0} == {**whole, "created": 0}

@@ -12,7 +12,14 @@ import pytest
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
 from streamfleet.worker.engine.asgi import Receive, Send, post
-from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineReply, EngineRequest, EngineUnavailable
+from streamfleet.worker.engine.base import (
+    EngineAborted,
+    EngineDied,
+    EngineReply,
+    EngineRequest,
+    EngineUnavailable,
+    Text,
+)
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from tests.unit.test_engine_openai import started as openai_started
@@ -29,7 +36,7 @@ class Collected:
     """A streamed request, and what came of it."""
 
     def __init__(self, endpoint: str = CHAT, *, tells_usage: bool = False, **body: Any) -> None:
-        self.lines: list[bytes] = []
+        self.lines: list[bytes | Text] = []
         given = {"messages": [{"role": "user", "content": "Count to three please"}], **body}
         self.request = EngineRequest(
             "r-1", endpoint, given, Lane.HIGH, on_chunk=self.lines.append, tells_usage=tells_usage
@@ -37,7 +44,7 @@ class Collected:
 
     @property
     def chunks(self) -> list[Any]:
-        return [json.loads(line) for line in self.lines]
+        return [json.loads(bytes(line)) for line in self.lines]
 
     def text(self, index: int = 0) -> str:
         """The text of a choice, from all its chunks."""

@@ -15,8 +15,9 @@ from streamfleet.common.broker.types import TokenGroup
 from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable, NotPermitted
 from streamfleet.common.limits import QueueLimits
 from streamfleet.worker import publishing
+from streamfleet.worker.engine.base import Text
 from streamfleet.worker.in_flight import StopReason
-from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, GROUPS_KEPT, Publisher
+from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, GROUPS_KEPT, Publisher, Tokens
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import in_flight_request
@@ -52,7 +53,7 @@ class Notebook:
 class Rig:
     def __init__(self) -> None:
         self.broker, self.clock = Notebook(), HandClock()
-        self.publisher = Publisher(cast("Broker", self.broker), self.clock)
+        self.publisher = Publisher(cast("Broker", self.broker), self.clock, set())
 
     def opened(self, number: int = 1) -> Any:
         one = in_flight_request(number)
@@ -288,3 +289,70 @@ async def test_every_run_has_a_name_of_its_own() -> None:
         await rig.publisher.flush([again])
     first, second = rig.broker.groups()
     assert first.run != second.run
+
+
+def one_way(text: str) -> bytes:
+    return f"one {text}".encode()
+
+
+def other_way(text: str) -> bytes:
+    return f"other {text}".encode()
+
+
+async def test_texts_that_go_together_are_one_chunk() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        await rig.past_the_first_groups(one)
+        for chunk in (Text("a", one_way), Text("b", one_way), Text("c", other_way), b"end", Text("d", other_way)):
+            one.tokens.add(chunk)
+        await rig.after(0.06)
+        one.tokens.add(Text("e", other_way))
+        await rig.after(0.06)
+        groups = rig.broker.groups()[2:]
+        assert [(group.seq, group.chunks) for group in groups] == [
+            (2, b"one ab\nother c\nend\nother d"),
+            (6, b"other e"),
+        ]
+        assert (one.tokens.total, rig.publisher.held_bytes) == (7, 0)
+
+
+async def test_the_first_text_does_not_wait() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        one.tokens.add(Text("a", one_way))
+        await eventually(lambda: [group.chunks for group in rig.broker.groups()] == [b"one a"])
+
+
+async def test_a_long_text_does_not_wait_for_its_time() -> None:
+    async with running() as rig:
+        one = rig.opened()
+        await rig.past_the_first_groups(one)
+        for _ in range(GROUP_BYTES // 64):
+            one.tokens.add(Text("x" * 64, one_way))
+        await rig.after(0.0)
+        assert len(rig.broker.groups()) == 3
+
+
+@pytest.mark.parametrize(("streams", "interval_s"), [(1, 0.05), (300, 0.05), (600, 0.1), (1800, 0.3), (5000, 0.3)])
+async def test_the_more_streams_the_longer_is_the_time_between_groups(streams: int, interval_s: float) -> None:
+    async with running() as rig:
+        one = rig.opened()
+        rig.publisher._streams |= {cast("Tokens", number) for number in range(streams - 1)}
+        assert rig.publisher.interval_s == pytest.approx(interval_s)
+        await rig.past_the_first_groups(one)
+        one.tokens.add(b"a")
+        await rig.after(interval_s - 0.01)
+        assert len(rig.broker.groups()) == 2
+        await rig.after(0.02)
+        assert len(rig.broker.groups()) == 3
+        assert metrics.STREAM_INTERVAL._value.get() == pytest.approx(interval_s)
+        rig.publisher.leave([one])
+        assert len(rig.publisher._streams) == streams - 1
+
+
+async def test_queues_of_one_process_count_their_streams_together() -> None:
+    streams: set[Tokens] = set()
+    first, second = (Publisher(cast("Broker", Notebook()), HandClock(), streams) for _ in range(2))
+    for number in range(600):
+        (first if number % 2 else second).open(in_flight_request(number))
+    assert first.interval_s == second.interval_s == pytest.approx(0.1)

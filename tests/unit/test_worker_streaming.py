@@ -50,7 +50,7 @@ class Rig:
         self.broker, self.engine = Notebook(), ScriptedEngine(self._answer)
         broker, clock, in_flight = cast("Broker", self.broker), HandClock(), InFlight()
         self.fails = fails
-        publisher = self.publisher = Publisher(broker, clock)
+        publisher = self.publisher = Publisher(broker, clock, set())
         settings, limits = load(WorkerSettings), QueueLimits()
         admission = Admission(self.engine, in_flight, settings)
         self.executor = Executor(self.engine, admission, publisher, clock, limits)
@@ -80,7 +80,7 @@ async def test_tokens_are_written_before_the_result_which_says_how_many_there_we
         ("result", 2),
         ("result", None),
     ]
-    assert rig.publisher._open == set()
+    assert rig.publisher._streams == set()
 
 
 async def test_of_an_attempt_that_is_tried_again_nothing_more_is_written() -> None:

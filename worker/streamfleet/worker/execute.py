@@ -172,7 +172,7 @@ class Executor:
             asked.traceparent = request.trace.traceparent
         if decoded.stream and decoded.endpoint in STREAMED:
             request.tokens = self._publisher.open(request)
-            asked.on_chunk = request.tokens.add
+            asked.on_chunk, asked.chunk_every_s = request.tokens.add, self._publisher.interval_s
             asked.tells_usage, asked.counts_along = _wanted_usage(decoded)
         too_late = None
         if remaining_s < math.inf:

@@ -16,6 +16,7 @@ from streamfleet.worker.admission import Admission
 from streamfleet.worker.containment import Containment
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.in_flight import InFlight
+from streamfleet.worker.publishing import Tokens
 from streamfleet.worker.turns import Turns
 
 
@@ -31,6 +32,7 @@ class SharedEngine:
         engine: the engine.
         queues: see above; empty if there is one queue with all models.
         in_flight: its load.
+        streams: its open streams.
         admission, containment: the rules of what may run.
         turns: turns of the pullers; None if there is one queue.
     """
@@ -38,6 +40,7 @@ class SharedEngine:
     def __init__(self, engine: Engine, settings: WorkerSettings, queues: dict[str, tuple[str, ...]]) -> None:
         self.engine, self.queues = engine, queues
         self.in_flight = InFlight()
+        self.streams: set[Tokens] = set()
         self.admission = Admission(engine, self.in_flight, settings)
         self.containment = Containment()
         self.turns = Turns() if len(queues) > 1 else None

@@ -107,7 +107,7 @@ class Worker:
         self._pulse, in_flight = Pulse(clock, watchdog_s), InFlight(shared.in_flight)
         self._in_flight = in_flight
         broker = self._broker = self._open_broker(queue, patience_s=None)  # waits for Redis without limit
-        self._publisher = Publisher(broker, clock)
+        self._publisher = Publisher(broker, clock, shared.streams)
         limits, admission = self._configuration.limits, shared.admission
         model = self._models[0] if self._models else ""
         self._executor = Executor(self._engine, admission, self._publisher, clock, limits, traces, model)

@@ -208,7 +208,7 @@ async def server_asker(url: str, api_key: str | None, most: int) -> AsyncIterato
         raise SettingsError(f"--url: {error}") from None
 
     async def ask(body: Body) -> Answer:
-        chunks: list[bytes] = []
+        chunks: list[object] = []
         # Of this lane and deadline, vLLM's priority is 0, as without one.
         request = EngineRequest(token_hex(8), infer_endpoint(body), body, Lane.CRITICAL, 0, on_chunk=chunks.append)
         began_s = time.perf_counter()

@@ -41,6 +41,17 @@ class Partial:
         return cls(int(tokens), state) if len(tokens) < 10 and tokens.isdigit() and state else None
 
 
+@dataclass(slots=True)
+class Text:
+    """A piece of an answer's text; `make` makes a chunk of it. Pieces that are published together become one chunk."""
+
+    text: str
+    make: Callable[[str], bytes]
+
+    def __bytes__(self) -> bytes:
+        return self.make(self.text)
+
+
 def no_snapshot() -> None:
     """The next run begins anew."""
 
@@ -56,8 +67,10 @@ class EngineRequest:
         lane: the lane it came from.
         deadline_ms: epoch milliseconds after which the answer is useless; None for no deadline.
         traceparent: W3C trace context of its run, for spans of the engine's own; empty if tracing is off.
-        on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object as JSON, on one line.
-            None if the caller wants no chunks. The whole answer is returned all the same.
+        on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object as JSON, on one line, or a
+            `Text`. None if the caller wants no chunks. The whole answer is returned all the same.
+        chunk_every_s: seconds between two chunks that a reader gets; an engine need not make them more often. 0 for
+            each token.
         tells_usage: true if the caller wants the last chunk too, which only counts tokens.
         counts_along: true if the caller wants the tokens so far in each chunk.
         resume: output to go on from; the engine ignores what it cannot use, and begins anew.
@@ -78,7 +91,8 @@ class EngineRequest:
     lane: Lane
     deadline_ms: int | None = None
     traceparent: str = ""
-    on_chunk: Callable[[bytes], None] | None = None
+    on_chunk: Callable[[bytes | Text], None] | None = None
+    chunk_every_s: float = 0.0
     tells_usage: bool = False
     counts_along: bool = False
     resume: Partial | None = None

@@ -28,6 +28,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
     Partial,
+    Text,
 )
 from streamfleet.worker.engine.replies import encode_body, error_reply, refuse_endpoint
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
@@ -351,6 +352,7 @@ class _Chunks:
 
     def __init__(self, plan: simulated_api.Plan, created_s: int) -> None:
         self._request: EngineRequest = plan.request
+        self._on_chunk = plan.request.on_chunk or (lambda _: None)
         self._plan = plan
         self._chat = plan.request.endpoint == CHAT
         self._tokens = [text.split(" ") for text in simulated_api.texts(plan)]
@@ -373,7 +375,10 @@ class _Chunks:
             tokens = self._tokens[index][first : self._made]
             if tokens:
                 text = (" " if first else "") + " ".join(tokens)
-                self._hand_on([self._choice(index, {"content": text} if self._chat else text)], self._usage(index))
+                if len(self._tokens) == 1 and not self._request.counts_along:
+                    self._on_chunk(Text(text, self._chunk_of_text))
+                else:
+                    self._hand_on([self._choice(index, {"content": text} if self._chat else text)], self._usage(index))
 
     def end(self, cached_tokens: int) -> None:
         """Hand on how the answer ended, and how many of its prompt's tokens were cached."""
@@ -395,12 +400,15 @@ class _Chunks:
         name = "delta" if self._chat else "text"
         return {"index": index, name: says, "logprobs": None, "finish_reason": finish_reason}
 
-    def _hand_on(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> None:
-        if self._request.on_chunk is None:
-            return
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
         more = {} if usage is None else {"usage": usage}
-        chunk = {**self._head, "choices": choices, **more}
-        self._request.on_chunk(json.dumps(chunk, separators=(",", ":")).encode("ascii"))
+        return json.dumps({**self._head, "choices": choices, **more}, separators=(",", ":")).encode("ascii")
+
+    def _chunk_of_text(self, text: str) -> bytes:
+        return self._chunk([self._choice(0, {"content": text} if self._chat else text)])
+
+    def _hand_on(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> None:
+        self._on_chunk(self._chunk(choices, usage))
 
 
 class PrefixCache:
