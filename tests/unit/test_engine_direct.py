@@ -29,7 +29,8 @@ class Answer:
     """Stands in for the classes of a request and of its answer."""
 
     def __init__(self, body: dict[str, Any]) -> None:
-        self.body = body
+        self.__dict__.update(body)
+        self.body, self.model_fields_set = body, set(body)
 
     @classmethod
     def model_validate(cls, body: dict[str, Any]) -> Answer:
@@ -37,7 +38,7 @@ class Answer:
             raise ValueError("temperature")
         return cls(body)
 
-    def model_dump_json(self) -> str:
+    def model_dump_json(self, **_: bool) -> str:
         return json.dumps(self.body)
 
 
@@ -67,9 +68,15 @@ class Server:
             render_chat_async=self._render_elsewhere,
             render_cmpl_async=self._render_elsewhere,
         )
+        models = SimpleNamespace(model_name=lambda adapter: adapter or "m")
         self.state = SimpleNamespace(
-            openai_serving_chat=SimpleNamespace(create_chat_completion=self._create),
-            openai_serving_completion=SimpleNamespace(create_completion=self._create),
+            openai_serving_chat=SimpleNamespace(
+                create_chat_completion=self._create,
+                get_chat_request_role=lambda _request: "assistant",
+                models=models,
+                parser_cls=None,
+            ),
+            openai_serving_completion=SimpleNamespace(create_completion=self._create, models=models),
         )
         self.exception_handlers: dict[Any, Any] = {RuntimeError: self._told}
         self.routes = [SimpleNamespace(path=path) for path in (CHAT, COMPLETIONS)]
@@ -249,7 +256,7 @@ async def test_a_stream_that_breaks_off_is_never_run_twice(engine: VllmEngine, s
 
     server.does = streams
     chunks: list[bytes] = []
-    reply = await run(engine, on_chunk=chunks.append)
+    reply = await run(engine, {**ASKED, "logprobs": True}, on_chunk=chunks.append)
     assert (reply.status, len(chunks)) == (500, 1)
     assert b"vLLM gave no answer: broken" in reply.body
     assert (server.sent, server.by_application) == (["r-1"], 0)

@@ -109,3 +109,15 @@ def test_use_of_the_kv_cache_is_that_of_the_last_step_that_told_it(watchdog: Wat
 def test_a_limit_must_be_positive(time: Time, limit_s: float) -> None:
     with pytest.raises(ValueError, match="watchdog_s must be more than 0"):
         Watchdog(limit_s, time)
+
+
+def test_the_time_of_a_step_is_a_mean_of_the_last_ones(time: Time, watchdog: Watchdog) -> None:
+    time.now_s += 50
+    watchdog.stepped()
+    assert watchdog.step_s == 0, "an idle engine's time is nobody's"
+    watchdog.entered()
+    for step_s in (0.02, *[0.04] * 100):
+        time.now_s += step_s
+        watchdog.stepped()
+        assert watchdog.step_s == pytest.approx(0.02) or step_s == 0.04
+    assert watchdog.step_s == pytest.approx(0.04, rel=0.01)

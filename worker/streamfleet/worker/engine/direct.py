@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from streamfleet.common.protocol import CHAT, COMPLETIONS
 from streamfleet.worker.cost.shape import is_tokens
 from streamfleet.worker.engine import asgi, vllm_host
 from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.deltas import Deltas
 from streamfleet.worker.engine.replies import error_reply
 from streamfleet.worker.engine.sse_parser import SseParser
 
@@ -30,13 +32,19 @@ _EMBED_PROTOCOL = "vllm.entrypoints.pooling.embed.protocol"
 _CLASSES = {
     "ChatCompletionRequest": _CHAT_PROTOCOL,
     "ChatCompletionResponse": _CHAT_PROTOCOL,
+    "ChatCompletionStreamResponse": _CHAT_PROTOCOL,
     "CompletionRequest": _COMPLETION_PROTOCOL,
     "CompletionResponse": _COMPLETION_PROTOCOL,
+    "CompletionStreamResponse": _COMPLETION_PROTOCOL,
 }
 _PARTS = (
     "app.exception_handlers",
     "app.state.openai_serving_chat.create_chat_completion",
+    "app.state.openai_serving_chat.get_chat_request_role",
+    "app.state.openai_serving_chat.models.model_name",
+    "app.state.openai_serving_chat.parser_cls",
     "app.state.openai_serving_completion.create_completion",
+    "app.state.openai_serving_completion.models.model_name",
     "engine.engine_core.add_request_async",
     "engine.renderer.render_chat",
     "engine.renderer.render_chat_async",
@@ -45,9 +53,55 @@ _PARTS = (
 )
 """All names inside vLLM that this way needs, of the releases 0.24 to 0.32."""
 
+_PARSER = "vllm.parser.abstract_parser"
+_OF_TEXT = frozenset(
+    {
+        *("add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt"),
+        *("chat_template_kwargs", "continue_final_message", "frequency_penalty", "ignore_eos", "include_reasoning"),
+        *("include_stop_str_in_output", "logit_bias", "max_completion_tokens", "max_tokens", "messages", "min_p"),
+        *("min_tokens", "model", "parallel_tool_calls", "presence_penalty", "priority", "prompt", "reasoning_effort"),
+        *("repetition_penalty", "request_id", "response_format", "seed", "session_id", "skip_special_tokens"),
+        *("spaces_between_special_tokens", "stop", "stop_token_ids", "stream", "stream_interval", "stream_options"),
+        *("structured_outputs", "temperature", "top_k", "top_logprobs", "top_p", "truncate_prompt_tokens"),
+        *("truncation_side", "user"),
+    }
+)
+"""Fields that change which text is generated, and nothing else of an answer."""
+
 IN_LOOP_BYTES = 8192
 """Largest body whose prompt is rendered in the event loop. Longer ones go to vLLM's thread: its time-out for templates
 holds only there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A serving object's own: classes of a request, of its answer and of a chunk, and what they need."""
+
+    request: Any
+    answer: Any
+    chunk: Any
+    create: Callable[..., Awaitable[Any]]
+    model_name: Callable[[Any], str]
+    role: Callable[[Any], str] = lambda _: ""
+    parser: Any = None
+
+    def hands_out(self, asked: Any) -> bool:
+        """True if the text that the model makes is the whole answer: one choice, with nothing beside it or read in it.
+
+        A parser may have found something in a chat only if it is of a kind not known here, or reads what the model
+        thinks, or if there are tools.
+        """
+        given = {name: value for name, value in vars(asked).items() if name in asked.model_fields_set}
+        prompt = given.get("prompt")
+        if given.pop("n", 1) not in (None, 1) or not (prompt is None or isinstance(prompt, str) or is_tokens(prompt)):
+            return False
+        more = (value for name, value in given.items() if name not in _OF_TEXT)
+        if not all(value is None or value is False or value in ([], "none") for value in more):
+            return False
+        usual = vllm_host.look(_PARSER, "DelegatingParser")
+        return self.parser is None or (
+            usual is not None and self.parser.parse is usual.parse and self.parser.reasoning_parser_cls is None
+        )
 
 
 class Direct:
@@ -65,16 +119,23 @@ class Direct:
         found = _find(hosted, app)
         self._app = app
         state = app.state
-        self._ways: dict[str, tuple[Any, Any, Callable[..., Awaitable[Any]]]] = {
-            CHAT: (
+        chat, text = state.openai_serving_chat, state.openai_serving_completion
+        self._ways = {
+            CHAT: _Way(
                 found["ChatCompletionRequest"],
                 found["ChatCompletionResponse"],
-                state.openai_serving_chat.create_chat_completion,
+                found["ChatCompletionStreamResponse"],
+                chat.create_chat_completion,
+                chat.models.model_name,
+                chat.get_chat_request_role,
+                chat.parser_cls,
             ),
-            COMPLETIONS: (
+            COMPLETIONS: _Way(
                 found["CompletionRequest"],
                 found["CompletionResponse"],
-                state.openai_serving_completion.create_completion,
+                found["CompletionStreamResponse"],
+                text.create_completion,
+                text.models.model_name,
             ),
         }
         _note_what_is_in_core(hosted.engine.engine_core)
@@ -101,24 +162,30 @@ class Direct:
             raise asyncio.CancelledError
         if response is None:
             progress.ids.clear()
-            progress.in_loop = False
+            progress.in_loop, progress.deltas = False, None
         return response
 
     async def _asked(
         self, request: EngineRequest, body: bytes, parser: SseParser | None, progress: vllm_host.Progress
     ) -> asgi.Response | None:
-        kind, answer, create = self._ways[request.endpoint]
+        way, deltas = self._ways[request.endpoint], None
         try:
-            got = await create(kind.model_validate({**json.loads(body), "request_id": request.id}), self._raw(request))
+            asked = way.request.model_validate({**json.loads(body), "request_id": request.id})
+            if parser is not None and not request.counts_along and way.hands_out(asked):
+                asked.stream, asked.stream_options = False, None
+                deltas = progress.deltas = Deltas(request, way.chunk, way.role(asked), way.model_name)
+            got = await way.create(asked, self._raw(request))
             if parser is not None and hasattr(got, "aclose"):
                 return await _streamed(got, parser)
         except Exception as error:
             if not progress.in_core:
                 return None
-            if parser is not None:
+            if parser is not None and deltas is None:
                 raise
             return await _handled(self._app, error)
-        if isinstance(got, answer):
+        if isinstance(got, way.answer):
+            if deltas is not None and request.tells_usage:
+                deltas.end(got)
             return asgi.Response(200, got.model_dump_json().encode())
         return asgi.Response(got.error.code, json.dumps(got.model_dump()).encode()) if progress.in_core else None
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+STEPS = 16
+
 
 class Watchdog:
     """Counts the requests in the engine and remembers the time of its last step.
@@ -20,6 +22,9 @@ class Watchdog:
         clock: monotonic seconds.
         max_gap_s: longest pause between two checks that counts in full. After a longer pause this process itself stood
             still (suspended machine, blocked event loop), and steps may wait unread: not the engine's fault.
+
+    Attributes:
+        step_s: seconds that a step takes, a mean of about the last `STEPS` ones; 0 before the first.
     """
 
     def __init__(self, limit_s: float, clock: Callable[[], float], max_gap_s: float = 2.0) -> None:
@@ -28,6 +33,7 @@ class Watchdog:
         self._limit_s = limit_s
         self._clock = clock
         self._max_gap_s = max_gap_s
+        self.step_s = 0.0
         self._inside = 0
         self._moved_at = self._checked_at = clock()
 
@@ -48,7 +54,11 @@ class Watchdog:
 
     def stepped(self) -> None:
         """Record a step of the engine."""
-        self._moved_at = self._clock()
+        now = self._clock()
+        if self._inside:
+            took_s = now - self._moved_at
+            self.step_s += (took_s - self.step_s) / (STEPS if self.step_s else 1)
+        self._moved_at = now
 
     def check(self) -> str | None:
         """Return the reason why the engine counts as hung, or None. Call it more often than every ``max_gap_s``."""
