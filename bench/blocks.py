@@ -22,7 +22,7 @@ from bench.saved import BENCHMARKS, Reports, command
 SHOWN = {
     "broker": "Queues side by side",
     "engine": "Engine: ",
-    "front_end": "Front end: (parts|CPU µs a request of 64 tokens, whole)",
+    "front_end": "Front end: (parts|CPU µs a request of 64 tokens, whole|1,000 streams)",
     "scheduling": "Pickup|Pulls|Memory",
     "goodput": r"Urgent: \d workers? full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions",
     "shards": "",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from bench.core.redis import own_server
 from bench.core.workers import workers
-from bench.engine.batch import Batch, Row, between_ms, timed
+from bench.engine.batch import Batch, OtherWork, Row, between_ms, timed
 from bench.engine.work import Body
 from streamfleet.common.results import Result
 from streamfleet.producer import Client
@@ -21,14 +21,24 @@ class Fed:
     def __init__(self, url: str, pid: int) -> None:
         self._url, self.pid = url, pid
 
-    async def run(self, asked: Sequence[Body]) -> Batch:
-        """Enqueue all at once, and wait for all results."""
+    async def run(self, asked: Sequence[Body], *, streamed: bool = False) -> Batch:
+        """Enqueue all at once, and wait for all results. Streams are read afterwards, so that no reader takes CPU.
+
+        Raises:
+            OtherWork: the text of a stream is not that of its result.
+        """
+        results: list[Result] = []
         async with Client(self._url) as client:
 
             async def all_at_once() -> list[Row]:
-                return [row_of(result) for result in await drained(client, asked)]
+                results.extend(await drained(client, asked, streamed=streamed))
+                return [row_of(result) for result in results]
 
-            return await timed(self.pid, all_at_once)
+            batch = await timed(self.pid, all_at_once)
+            for result in results if streamed else ():
+                if "".join([chunk.text async for chunk in client.stream(result.id)]) != result.text:
+                    raise OtherWork(f"the stream of {result.id} is not its result's text")
+        return batch
 
 
 @contextmanager
@@ -38,13 +48,13 @@ def fed(environment: Mapping[str, str], module: str = "streamfleet.worker") -> I
         yield Fed(server.url, processes[0].pid)
 
 
-async def drained(client: Client, asked: Sequence[Body]) -> list[Result]:
+async def drained(client: Client, asked: Sequence[Body], *, streamed: bool = False) -> list[Result]:
     """Every result, in the order of arrival.
 
     Raises:
         RequestFailed: a request did not succeed.
     """
-    handles = await client.enqueue_many([{"body": body} for body in asked])
+    handles = await client.enqueue_many([{"body": body, "stream": streamed} for body in asked])
     return [result.raise_for_status() async for result in client.as_completed(handles, timeout=ANSWER_S)]
 
 

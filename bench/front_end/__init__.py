@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -23,9 +25,10 @@ from bench.core.rounds import Sample, interleave
 from bench.engine.batch import check_output
 from bench.engine.either_way import by_application
 from bench.engine.fed import Fed, fed
-from bench.engine.setup import engine_setup
+from bench.engine.setup import EngineSetup, engine_setup
 from bench.engine.work import Body, bodies
-from bench.front_end.tables import RENDERING, WHOLE, fill, key
+from bench.front_end.stub import PACE_VARIABLE
+from bench.front_end.tables import AGAINST, PACED, RENDERING, STEP_S, WHOLE, fill, key, paced
 from bench.front_end.ways import (
     ASGI,
     ENGINE,
@@ -38,6 +41,7 @@ from bench.front_end.ways import (
     rendering,
     ways,
 )
+from bench.scripts.commits import environment, unpack
 from streamfleet.common.garbage import collect_rarely
 
 ARGUMENTS = (
@@ -48,22 +52,58 @@ ARGUMENTS = (
     "--enable-chunked-prefill",
 )
 PROMPT_WORDS = (46,)  # 492 bytes of JSON
+PARTS = ("bursts", "paced")
 
 
-def run(quick: bool, rounds: int | None = None, sizes: Sizes | None = None) -> Report:
+def run(
+    quick: bool,
+    rounds: int | None = None,
+    sizes: Sizes | None = None,
+    parts: Sequence[str] = PARTS,
+    against: str = "",
+) -> Report:
     """Run the measurement.
 
     Args:
         quick: small sizes, as a quick check.
         rounds: number of rounds instead of the size's own.
         sizes: other sizes.
-    """
-    from streamfleet.worker.engine.vllm import VllmEngine
+        parts: some of `PARTS`.
+        against: another commit, whose worker takes turns at the paced streams.
 
+    Raises:
+        CalledProcessError: git does not know the commit.
+    """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     sizes = sizes or (QUICK_SIZES if quick else FULL_SIZES)
     sizes = Sizes(**{**asdict(sizes), "rounds": rounds or sizes.rounds})
+    report = Report("front_end", datetime.now(UTC).date().isoformat(), describe(), {"quick": quick, **asdict(sizes)})
     setup = engine_setup(*ARGUMENTS)
+    if "bursts" in parts:
+        fill(report, _bursts(setup, sizes), sizes)
+    if "paced" in parts:
+        paced(report, _paced(setup, sizes, against), sizes)
+    return report
+
+
+def _paced(setup: EngineSetup, sizes: Sizes, against: str) -> dict[str, list[Sample]]:
+    """Many streams at the pace of a reader, by turns with another commit's worker."""
+    with ExitStack() as stack:
+        usual = {**setup.worker_environment(), PACE_VARIABLE: f"{STEP_S * 1e6:.0f},0,0"}
+        measures = {PACED: usual}
+        if against:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamfleet-before-"))
+            unpack(against, Path(folder))
+            measures[AGAINST] = {**usual, "PYTHONPATH": environment(Path(folder))["PYTHONPATH"]}
+        workers = {name: stack.enter_context(fed(each)) for name, each in measures.items()}
+        turns = {name: partial(_whole, each, sizes.paced, sizes.paced_tokens, True) for name, each in workers.items()}
+        return interleave(turns, sizes.rounds)
+
+
+def _bursts(setup: EngineSetup, sizes: Sizes) -> dict[str, list[Sample]]:
+    """Bursts, answered each way."""
+    from streamfleet.worker.engine.vllm import VllmEngine
+
     engine = VllmEngine(str(setup.folder), setup.given)
     with asyncio.Runner() as runner, ExitStack() as stack:
         stack.callback(lambda: runner.run(engine.stop()))
@@ -74,13 +114,13 @@ def run(quick: bool, rounds: int | None = None, sizes: Sizes | None = None) -> R
         for name, measure_whole in by_way.items():
             for count in sizes.at_once:
                 measures[key(WHOLE[name], count, sizes.tokens)] = partial(measure_whole, worker, count, sizes.tokens)
+        for count in sizes.streamed_at_once:
+            name = key(WHOLE[ENGINE], count, sizes.tokens, streamed=True)
+            measures[name] = partial(_whole, worker, count, sizes.tokens, streamed=True)
         collect_rarely()  # as a worker does once its engine has started
         for measure in measures.values():
             measure()  # the first time costs more
-        samples = interleave(measures, sizes.rounds)
-    report = Report("front_end", datetime.now(UTC).date().isoformat(), describe(), {"quick": quick, **asdict(sizes)})
-    fill(report, samples, sizes)
-    return report
+        return interleave(measures, sizes.rounds)
 
 
 def _in_process(runner: asyncio.Runner, engine: Any, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
@@ -103,10 +143,10 @@ def _mean(runner: asyncio.Runner, engine: Any, way: Way, asked: Sequence[Sequenc
     return {figure: fmean(each[figure] for each in found) for figure in found[0]}
 
 
-def _whole(worker: Fed, count: int, tokens: int) -> Sample:
+def _whole(worker: Fed, count: int, tokens: int, streamed: bool = False) -> Sample:
     """A burst through Redis."""
     asked = bodies(count, tokens, 1, PROMPT_WORDS)
-    batch = asyncio.run(worker.run(asked))
+    batch = asyncio.run(worker.run(asked, streamed=streamed))
     check_output(batch, asked)
     first_ms = min(row.first_ms for row in batch.rows if row.first_ms is not None)
     return {"process_us": batch.front_s / count * 1e6, "first_token_ms": first_ms, "wall_s": batch.wall_s}

@@ -15,6 +15,11 @@ WHOLE = {ENGINE: "a whole worker on Redis", ASGI: "the same worker over ASGI"}
 """Names of whole workers, by the way of their engines."""
 ENGINE_TO_BARE, WHOLE_TO_BARE, FIRST_TO_ASGI = 1.03, 1.2, 0.2
 """Most of bare AsyncLLM's CPU, and of the time over ASGI until a burst's first request is in the core."""
+STREAMED_MS, TOKEN_TO_BARE, CORES = 2.0, 1.5, 0.8
+"""Most CPU of a streamed answer, of a streamed token to bare AsyncLLM's, and of a worker with paced streams."""
+STEP_S = 0.05
+"""Duration of a step of the paced streams: 20 tokens a second of each."""
+PACED, AGAINST = "this checkout", "another commit"
 Samples = Mapping[str, Sequence[Sample]]
 
 
@@ -28,6 +33,33 @@ def fill(report: Report, samples: Samples, sizes: Sizes) -> None:
     report.tables = [_bursts(samples, sizes), _fits(samples, sizes), _parts(samples, sizes), _whole(samples, sizes)]
     report.targets = _targets(samples, sizes)
     report.data = {"samples": {name: [dict(each) for each in found] for name, found in samples.items()}}
+
+
+def paced(report: Report, samples: Samples, sizes: Sizes) -> None:
+    """Put the table and the target of streams at the pace of a reader into the report."""
+    # by the time that the tokens should take: a machine without idle time must not make the worker look cheap
+    cores = {
+        name: middle(found, "process_us") * sizes.paced / 1e6 / (sizes.paced_tokens * STEP_S)
+        for name, found in samples.items()
+    }
+    rows = [
+        {
+            "worker of": name,
+            "of a core": cores[name],
+            "CPU ms a stream": middle(found, "process_us") / 1000,
+            "to this checkout": ratio(found, samples[PACED], "process_us"),
+            "all answered, s": middle(found, "wall_s"),
+        }
+        for name, found in samples.items()
+    ]
+    what = f"{sizes.paced:,} streams of {1 / STEP_S:g} tokens/s each"
+    report.tables.append(Table(f"Front end: {what}, whole workers", list(rows[0]), rows))
+    report.targets.append(
+        Target(
+            f"CPU of a whole worker with {what}", cores[PACED], CORES, "at most", "cores", "every text whole, in order"
+        )
+    )
+    report.data["paced"] = {name: [dict(each) for each in found] for name, found in samples.items()}
 
 
 def _bursts(samples: Samples, sizes: Sizes) -> Table:
@@ -101,15 +133,16 @@ def _whole(samples: Samples, sizes: Sizes) -> Table:
     rows = [
         {
             "at once": count,
-            "": name,
+            "": name + (", streamed" if streamed else ""),
             "whole process": middle(found, "process_us"),
-            "to bare": ratio(found, samples[key(BARE, count, sizes.tokens)], "process_us"),
+            "to bare": ratio(found, samples[key(BARE, count, sizes.tokens, streamed)], "process_us"),
             "first token, ms": middle(found, "first_token_ms"),
             "all answered, s": middle(found, "wall_s"),
         }
-        for count in sizes.at_once
+        for streamed, at_once in ((False, sizes.at_once), (True, sizes.streamed_at_once))
+        for count in at_once
         for name in WHOLE.values()
-        if (found := samples.get(key(name, count, sizes.tokens)))
+        if (found := samples.get(key(name, count, sizes.tokens, streamed)))
     ]
     return Table(f"Front end: CPU µs a request of {sizes.tokens} tokens, whole workers", list(rows[0]), rows)
 
@@ -125,6 +158,13 @@ def _targets(samples: Samples, sizes: Sizes) -> list[Target]:
             note = f"{shown(middle(mine, figure))} and {shown(middle(bare, figure))} µs a request"
             title = f"CPU of a {what}, to bare AsyncLLM; {count:,} at once"
             targets.append(Target(title, ratio(mine, bare, figure), limit, "at most", "x", note))
+    for count in sizes.streamed_at_once:
+        ms = middle(samples[key(WHOLE[ENGINE], count, sizes.tokens, streamed=True)], "process_us") / 1000
+        title = f"CPU of a whole worker, a streamed answer of {sizes.tokens} tokens; {count:,} at once"
+        targets.append(Target(title, ms, STREAMED_MS, "at most", "ms"))
+    mine_us, bare_us = (_fit(samples, name, sizes, streamed=True)[1] for name in (ENGINE, BARE))
+    title, note = "a streamed token, to bare AsyncLLM's DELTA output", f"{shown(mine_us)} and {shown(bare_us)} µs"
+    targets.append(Target(title, mine_us / bare_us, TOKEN_TO_BARE, "at most", "x", note))
     return [*targets, _first(samples, max(sizes.at_once), sizes.tokens)]
 
 

@@ -40,6 +40,8 @@ class Sizes:
         rounds: rounds; in each, every way answers every burst.
         at_once: numbers of requests in a burst, unstreamed.
         streamed_at_once: the same, streamed.
+        paced: number of streams at once, at the pace of a reader.
+        paced_tokens: tokens of each of these.
         tokens: tokens of an answer.
         short_tokens: tokens of the short answers, from which the cost of a token is known.
         short_at_once: number of short ones in a burst, one of those above.
@@ -49,14 +51,16 @@ class Sizes:
     rounds: int
     at_once: tuple[int, ...]
     streamed_at_once: tuple[int, ...]
+    paced: int = 1000
+    paced_tokens: int = 200
     tokens: int = 64
     short_tokens: int = 8
     short_at_once: int = 256
     least: int = 256
 
 
-QUICK_SIZES = Sizes(rounds=3, at_once=(256,), streamed_at_once=(256,))
-FULL_SIZES = Sizes(rounds=7, at_once=(64, 256, 1024), streamed_at_once=(256,))
+QUICK_SIZES = Sizes(rounds=3, at_once=(256,), streamed_at_once=(256,), paced_tokens=64)
+FULL_SIZES = Sizes(rounds=7, at_once=(64, 256, 1024), streamed_at_once=(256, 512))
 
 
 @dataclass(frozen=True)
