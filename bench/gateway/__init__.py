@@ -14,7 +14,7 @@ from bench.gateway.many import Load
 from bench.gateway.work import Work
 from streamfleet.cli.demo.model import MODEL_NAME
 
-PARTS = ("streams", "turns", "beside")
+PARTS = ("streams", "sides", "turns", "beside")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Sizes:
         work: requests of a round.
         rounds: rounds of the gateway side by side with a server.
         turns: rounds of one server asked both ways, with half of the single requests.
+        side_tokens: tokens of the streams by turns with another commit.
     """
 
     load: Load
@@ -34,6 +35,12 @@ class Sizes:
     work: Work
     rounds: int
     turns: int
+    side_tokens: int = 200
+
+    @property
+    def sides(self) -> list[Load]:
+        """Loads by turns with another commit: so many streams of one worker that its pace differs."""
+        return [Load(count, 10, self.side_tokens, workers=1, over_s=count / 200) for count in (300, 1000)]
 
 
 QUICK_SIZES = Sizes(
@@ -42,6 +49,7 @@ QUICK_SIZES = Sizes(
     work=Work(batch=16, batch_tokens=24, singles=40, single_tokens=1, warm_up=4),
     rounds=1,
     turns=2,
+    side_tokens=80,
 )
 FULL_SIZES = Sizes(
     Load(streams=1000, tokens_per_s=10, tokens=250, workers=4, over_s=12),
@@ -60,6 +68,7 @@ def run(
     rounds: int | None = None,
     parts: tuple[str, ...] = PARTS,
     rate: float = 0,
+    against: str = "",
 ) -> Report:
     """Run the measurement.
 
@@ -69,6 +78,7 @@ def run(
         rounds: rounds of the part beside, instead of the size's own.
         parts: some of `PARTS`.
         rate: tokens a second of each stream, instead of the size's own.
+        against: another commit, whose gateway and worker take turns with this checkout's.
     """
     sizes = QUICK_SIZES if quick else FULL_SIZES
     sizes = replace(sizes, rounds=rounds or sizes.rounds)
@@ -81,6 +91,8 @@ def run(
     report = Report("gateway", datetime.now(UTC).date().isoformat(), describe(), settings)
     if "streams" in parts:
         tables.add_streams(report, sizes.load, [many.measure(sizes.load) for _ in range(sizes.runs)])
+    if "sides" in parts:
+        tables.add_sides(report, sizes.sides, many.sides(sizes.sides, against, sizes.rounds))
     starts, model = (beside.with_vllm(setup), MODEL_NAME) if setup else (beside.simulated(), many.MODEL)
     if "turns" in parts:
         some = replace(sizes.work, singles=sizes.work.singles // 2)

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import httpx
 
 from bench.core.reports import ROOT
-from bench.core.rounds import percentile
+from bench.core.rounds import Sample, interleave, percentile
+from bench.engine.batch import OtherWork
 from bench.gateway import paced_worker
 from bench.gateway.stage import Stage, staged
+from bench.scripts.commits import environment, unpack
+from streamfleet.common.settings import GatewaySettings
 
 READERS_S = 300.0
 MODEL = "simulated"
+NOW, TWO, BEFORE = "this checkout", "with two processes", "another commit"
+PROCESSES = "GATEWAY_PROCESSES"
 SPARE, SPARE_SLOTS = 1.25, 4
 """Room of a worker: all streams run at once, though the workers do not share them evenly."""
 
@@ -76,12 +84,43 @@ class Seen:
     cores: Mapping[str, float]
 
 
-def measure(load: Load) -> Seen:
-    """Start everything, read all streams, and end everything."""
+def measure(load: Load, more: Mapping[str, str] | None = None) -> Seen:
+    """Start everything, with more variables for gateway and workers, read all streams, and end everything."""
     slots = round(SPARE * load.streams / load.workers) + SPARE_SLOTS
-    environment = paced_worker.environment(load.tokens_per_s, slots)
-    with staged(environment, module="bench.gateway.paced_worker", count=load.workers) as stage:
+    settings = {**paced_worker.environment(load.tokens_per_s, slots), **(more or {})}
+    with staged(settings, module="bench.gateway.paced_worker", count=load.workers, gateway=more) as stage:
         return read(stage, load)
+
+
+def sides(loads: Sequence[Load], against: str, rounds: int) -> dict[str, list[Sample]]:
+    """CPU of an answer of each load, by turns: this checkout, with two processes of the gateway, and another commit.
+
+    Raises:
+        CalledProcessError: git does not know the commit.
+    """
+    with tempfile.TemporaryDirectory(prefix="streamfleet-before-") as folder:
+        by_side: dict[str, dict[str, str]] = {NOW: {}}
+        if PROCESSES.lower() in GatewaySettings.model_fields:
+            by_side[TWO] = {f"STREAMFLEET_{PROCESSES}": "2"}
+        if against:
+            unpack(against, Path(folder))
+            by_side[BEFORE] = {"PYTHONPATH": environment(Path(folder))["PYTHONPATH"]}
+        measures = {key(name, load): partial(_sample, load, more) for load in loads for name, more in by_side.items()}
+        return interleave(measures, rounds)
+
+
+def key(side: str, load: Load) -> str:
+    """The name of a measure of `sides`."""
+    return f"{side}; {load.streams:,} streams"
+
+
+def _sample(load: Load, more: Mapping[str, str]) -> Sample:
+    seen = measure(load, more)
+    if seen.whole < load.streams or not seen.same:
+        raise OtherWork(f"{seen.whole} of {load.streams} streams whole, {seen.texts} texts")
+    ms = {part: cores * seen.seconds / load.streams * 1000 for part, cores in seen.cores.items()}
+    figures = {"gateway": ms["gateway"], "worker": ms["worker 1"], "redis": ms["redis"]}
+    return {**figures, "groups": seen.entries / load.streams, "cores": sum(seen.cores.values()), "p99_ms": seen.p99_ms}
 
 
 def read(stage: Stage, load: Load) -> Seen:

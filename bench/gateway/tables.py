@@ -8,10 +8,12 @@ from statistics import median
 from typing import Any
 
 from bench.core.reports import Report, Table, Target
-from bench.core.rounds import middle, percentile, ratio
+from bench.core.rounds import Sample, middle, percentile, ratio
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
-from bench.gateway.many import Load, Seen
+from bench.gateway.many import BEFORE, NOW, TWO, Load, Seen, key
 
+SIDES, TWO_TO_ONE = {300: 1.0, 1000: 0.7}, 1.15
+"""Most of the CPU of the commit before, by streams, and of one process."""
 LAG_P99_MS, RATIO, WHOLE_MS, FIRST_MS = 100.0, 0.97, 5.0, 15.0
 FIGURES = {
     "tokens_per_s": "tokens/s",
@@ -50,6 +52,32 @@ def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
         ),
     ]
     report.data["streams"] = [asdict(seen) for seen in runs]
+
+
+def add_sides(report: Report, loads: Sequence[Load], samples: Mapping[str, Sequence[Sample]]) -> None:
+    """CPU of a streamed answer: this checkout, with two processes, and another commit, by turns."""
+    columns = {
+        "gateway": "gateway's CPU ms an answer",
+        "worker": "worker's",
+        "redis": "Redis's",
+        "groups": "groups",
+        "p99_ms": "lag p99 ms",
+        "cores": "cores in use, all",
+    }
+    rows = [
+        {"": name, **{column: middle(found, figure) for figure, column in columns.items()}}
+        for name, found in samples.items()
+    ]
+    report.tables.append(Table("Gateway by turns: CPU of a streamed answer, one worker", list(rows[0]), rows))
+    limits = {BEFORE: ("to the commit before", SIDES), TWO: ("with two processes, to one", {})}
+    for side, (what, most) in limits.items():
+        for load in loads:
+            mine, other = (samples.get(key(name, load)) for name in ((NOW, BEFORE) if side == BEFORE else (TWO, NOW)))
+            value = ratio(mine, other, "gateway") if mine and other else None
+            title = f"gateway's CPU of a streamed answer, {what}; {load.streams:,} streams"
+            note = "" if value else "not measured: --against is missing" if side == BEFORE else "no such setting"
+            report.targets.append(Target(title, value, most.get(load.streams, TWO_TO_ONE), "at most", "x", note))
+    report.data["sides"] = {name: [dict(each) for each in found] for name, found in samples.items()}
 
 
 def add_turns(report: Report, found: Found, engine: str) -> None:
