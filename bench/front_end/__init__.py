@@ -27,8 +27,8 @@ from bench.engine.either_way import by_application
 from bench.engine.fed import Fed, fed
 from bench.engine.setup import EngineSetup, engine_setup
 from bench.engine.work import Body, bodies
-from bench.front_end.stub import PACE_VARIABLE
-from bench.front_end.tables import AGAINST, PACED, RENDERING, STEP_S, WHOLE, fill, key, paced
+from bench.front_end.stub import PACE_VARIABLE, STEPS_VARIABLE
+from bench.front_end.tables import AGAINST, PACED, RENDERING, STEP_S, WHOLE, fill, key, lags, paced
 from bench.front_end.ways import (
     ASGI,
     ENGINE,
@@ -41,7 +41,10 @@ from bench.front_end.ways import (
     rendering,
     ways,
 )
+from bench.gateway.many import Load, Seen, read
+from bench.gateway.stage import staged
 from bench.scripts.commits import environment, unpack
+from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.common.garbage import collect_rarely
 
 ARGUMENTS = (
@@ -52,7 +55,7 @@ ARGUMENTS = (
     "--enable-chunked-prefill",
 )
 PROMPT_WORDS = (46,)  # 492 bytes of JSON
-PARTS = ("bursts", "paced")
+PARTS = ("bursts", "paced", "lags")
 
 
 def run(
@@ -83,7 +86,19 @@ def run(
         fill(report, _bursts(setup, sizes), sizes)
     if "paced" in parts:
         paced(report, _paced(setup, sizes, against), sizes)
+    if "lags" in parts:
+        lags(report, _lags(setup, sizes), sizes)
     return report
+
+
+def _lags(setup: EngineSetup, sizes: Sizes) -> list[Seen]:
+    """Streams at the pace of a reader, through a gateway."""
+    with tempfile.TemporaryDirectory() as folder:
+        steps = Path(folder) / "steps"
+        settings = {**setup.worker_environment(), PACE_VARIABLE: f"{STEP_S * 1e6:.0f},0,0", STEPS_VARIABLE: str(steps)}
+        with staged(settings) as stage:
+            loads = (Load(count, 1 / STEP_S, sizes.paced_tokens, 1, 2.0, MODEL_NAME) for count in sizes.lags_at)
+            return [read(stage, load, steps) for load in loads]
 
 
 def _paced(setup: EngineSetup, sizes: Sizes, against: str) -> dict[str, list[Sample]]:

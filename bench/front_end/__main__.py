@@ -12,6 +12,7 @@ examples:
   python -m bench.front_end --quick              256 at once, 3 rounds, about 2 minutes; into build/bench/quick
   python -m bench.front_end                      full sizes, about 12 minutes; into bench/results
   python -m bench.front_end --only paced --quick --rounds 1 --against main   1,000 streams, by turns; about 1 minute
+  python -m bench.front_end --only lags          through a gateway: lag from a token's step to its reader
   taskset -c 1 python -m bench.front_end         all of it on one core, beside other work
 """
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from bench.core.reports import Report, Table, Target
 from bench.core.rounds import Sample, middle, ratio
 from bench.core.tables import shown
 from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes
+from bench.gateway.many import Seen
 
 RENDERING = "template and tokenizer"
 WHOLE = {ENGINE: "a whole worker on Redis", ASGI: "the same worker over ASGI"}
@@ -17,6 +19,8 @@ ENGINE_TO_BARE, WHOLE_TO_BARE, FIRST_TO_ASGI = 1.03, 1.2, 0.2
 """Most of bare AsyncLLM's CPU, and of the time over ASGI until a burst's first request is in the core."""
 STREAMED_MS, TOKEN_TO_BARE, CORES = 2.0, 1.5, 0.8
 """Most CPU of a streamed answer, of a streamed token to bare AsyncLLM's, and of a worker with paced streams."""
+FREE, LEAST_STREAMS, INTERVALS = 0.85, 400, 1.5
+"""Most of a core; so many streams at least that need no more; most lag of these, in intervals of the publisher."""
 STEP_S = 0.05
 """Duration of a step of the paced streams: 20 tokens a second of each."""
 PACED, AGAINST = "this checkout", "another commit"
@@ -60,6 +64,33 @@ def paced(report: Report, samples: Samples, sizes: Sizes) -> None:
         )
     )
     report.data["paced"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+
+
+def lags(report: Report, found: Sequence[Seen], sizes: Sizes) -> None:
+    """Put the table and targets of the lag of paced streams into the report."""
+    nominal_s = sizes.paced_tokens * STEP_S
+    rows = [
+        {
+            "streams": seen.streams,
+            "whole, alike": seen.whole if seen.same else 0,
+            "lag p50 ms": seen.p50_ms,
+            "p99 ms": seen.p99_ms,
+            "intervals": seen.p99_ms / (50 * min(6.0, max(1.0, seen.streams / 300))),
+            "worker, of a core": seen.cores["worker 1"] * seen.seconds / nominal_s,
+            "gateway, of a core": seen.cores["gateway"] * seen.seconds / nominal_s,
+        }
+        for seen in found
+    ]
+    title = "Front end: from a token's step to its reader, through one gateway"
+    report.tables.append(Table(title, list(rows[0]), rows))
+    free = [row for row in rows if max(row["worker, of a core"], row["gateway, of a core"]) <= FREE]
+    streams, intervals = (free[-1]["whole, alike"], free[-1]["intervals"]) if free else (None, None)
+    what = f"with neither worker nor gateway above {FREE:.0%} of a core"
+    report.targets += [
+        Target(f"streams {what}", streams, LEAST_STREAMS, "at least", "streams"),
+        Target(f"lag p99 of a token, {what}", intervals, INTERVALS, "at most", "intervals"),
+    ]
+    report.data["lags"] = [asdict(seen) for seen in found]
 
 
 def _bursts(samples: Samples, sizes: Sizes) -> Table:

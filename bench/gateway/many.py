@@ -123,8 +123,8 @@ def _sample(load: Load, more: Mapping[str, str]) -> Sample:
     return {**figures, "groups": seen.entries / load.streams, "cores": sum(seen.cores.values()), "p99_ms": seen.p99_ms}
 
 
-def read(stage: Stage, load: Load) -> Seen:
-    """Ask for the same answer unstreamed, then read all streams at once."""
+def read(stage: Stage, load: Load, steps: Path | None = None) -> Seen:
+    """Ask for the same answer unstreamed, then read all streams at once; lags from the engine's steps, if given."""
     asked = httpx.post(
         f"{stage.url}/v1/chat/completions",
         json=load.body,
@@ -134,6 +134,7 @@ def read(stage: Stage, load: Load) -> Seen:
     )
     text = asked.raise_for_status().json()["choices"][0]["message"]["content"]
     command = [sys.executable, "-m", "bench.gateway.readers", str(stage.port), str(load.streams), str(load.over_s)]
+    command += [str(steps)] if steps else []
     given = json.dumps({**load.body, "stream": True}) + "\n" + stage.key + "\n"
     before = stage.cpu()
     ran = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=READERS_S, check=False)
