@@ -40,7 +40,7 @@ class Sizes:
     @property
     def sides(self) -> list[Load]:
         """Loads by turns with another commit: so many streams of one worker that its pace differs."""
-        return [Load(count, 10, self.side_tokens, workers=1, over_s=count / 400) for count in (300, 1000)]
+        return [Load(count, 20, self.side_tokens, workers=1, over_s=count / 400) for count in (300, 1000)]
 
 
 QUICK_SIZES = Sizes(
