@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.protocol import CHAT, EMBEDDINGS, Lane
 from streamfleet.worker.engine import sse_parser as module
-from streamfleet.worker.engine.base import EngineRequest
+from streamfleet.worker.engine.base import EngineRequest, Text
 from streamfleet.worker.engine.sse_parser import SseParser, streamed_body
 
 
@@ -22,8 +22,11 @@ class Reader:
     def __init__(self, *, tells_usage: bool = False) -> None:
         self.chunks: list[bytes] = []
         self.now = 0.0
-        request = EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=self.chunks.append, tells_usage=tells_usage)
+        request = EngineRequest("r-1", CHAT, {}, Lane.HIGH, on_chunk=self._take, tells_usage=tells_usage)
         self.parser = SseParser(request, self._clock)
+
+    def _take(self, chunk: bytes | Text) -> None:
+        self.chunks.append(bytes(chunk))
 
     def _clock(self) -> float:
         return self.now
