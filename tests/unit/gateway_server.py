@@ -15,6 +15,7 @@ from streamfleet.gateway import metrics
 from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.connection import Limits, within
 from streamfleet.gateway.edge import Edge
+from streamfleet.gateway.shared_counts import SharedCounts
 from tests.waiting import eventually
 
 Address = tuple[str, int]
@@ -28,6 +29,7 @@ async def served(
     most_answers: int | None = None,
     *,
     edge: bool = True,
+    shared: SharedCounts | None = None,
 ) -> AsyncIterator[Address]:
     """The address of a server of an application.
 
@@ -37,11 +39,13 @@ async def served(
         connections: most at once.
         most_answers: most bytes of answers; None for no limit.
         edge: False for the application on the connections alone.
+        shared: counts of all processes of the gateway.
     """
     limits = Limits(128, 32_768, head_timeout_s=10, write_timeout_s=write_timeout_s, connections=connections)
     if edge:
         app = Edge(app, write_timeout_s, None if most_answers is None else Bodies(most_answers, answers=True))
-    config = uvicorn.Config(app, http=within(limits), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    http = within(limits, shared)
+    config = uvicorn.Config(app, http=http, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as opened:
         serving = asyncio.create_task(server._serve([opened]))  # `serve` would take our signals

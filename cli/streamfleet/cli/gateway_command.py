@@ -61,6 +61,7 @@ def serve(
     streamfleet gateway
     streamfleet gateway --host 0.0.0.0 --port 8080 --models small=default,large=gpu-large
     STREAMFLEET_GATEWAY_KEYS=off streamfleet gateway
+    STREAMFLEET_GATEWAY_PROCESSES=2 streamfleet gateway
     ```
     """
     if context.invoked_subcommand is not None:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import MutableMapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TextIO
 
 import structlog
@@ -16,14 +17,21 @@ from streamfleet.common.settings import LogSettings
 _subject: ContextVar[Lease | None] = ContextVar("subject", default=None)
 
 
-def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Set up structlog once for the process, and route the standard library's loggers through it."""
+def configure(settings: LogSettings, stream: TextIO | None = None, *, process: int | None = None) -> None:
+    """Set up structlog once for the process, and route the standard library's loggers through it.
+
+    Args:
+        settings: form and level.
+        stream: gets the lines; stderr if None.
+        process: number of this process among several that write there; each line has it.
+    """
     out = stream or sys.stderr
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not out.isatty())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         _name_the_request,
+        *([] if process is None else [partial(_name_the_process, process)]),
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -69,6 +77,10 @@ def _name_the_request(_: Any, __: str, event: MutableMapping[str, Any]) -> Mutab
         event.setdefault("entry", lease.entry)
         event.setdefault("attempt", lease.attempt)
     return event
+
+
+def _name_the_process(process: int, _: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {**event, "process": process}
 
 
 def _plain_tracebacks() -> structlog.processors.ExceptionRenderer:

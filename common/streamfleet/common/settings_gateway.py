@@ -153,6 +153,15 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         le=65_535,
         description="Port of its probes and metrics, which callers' connections cannot fill up; 0 picks a free one.",
     )
+    gateway_processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description=(
+            "Processes that serve that port together, at most one for each core. On Kubernetes leave it at 1 and have "
+            "more replicas."
+        ),
+    )
     gateway_models: Listed[str] = Field(
         (),
         description=(

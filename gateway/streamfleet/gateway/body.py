@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from streamfleet.gateway import metrics
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import AWAY_S, LIMITED, NOT_AGAIN, SERVER, ApiError, retry_after
+from streamfleet.gateway.shared_counts import Count, SharedCounts
 
 TIMEOUT_S = 60.0
 """Time for the body of a request to arrive: 4 MiB at half a megabit a second."""
@@ -22,6 +23,8 @@ SMALL_ANSWER_BYTES = 65_536
 """Bytes of an answer up to which it is not counted: the limit of connections bounds those."""
 ROOM_S = 5.0
 """Most seconds that the answer of a request waits for room, because it was computed already."""
+OTHERS_S = 0.1
+"""Pause between two looks for room that another process has let go: nothing tells of it."""
 LINGER_BYTES, LINGER_S = 4_194_304, 1.0
 """Bytes and seconds of a refused body that are still received: a client that is cut off while it sends does not read
 the error."""
@@ -33,10 +36,12 @@ class Bodies:
     Args:
         most_bytes: of all callers together; one tenant has at most half of it. A single body always finds room.
         answers: True for those of answers.
+        shared: counts of all processes; None for a gateway of one.
     """
 
-    def __init__(self, most_bytes: int, *, answers: bool = False) -> None:
+    def __init__(self, most_bytes: int, *, answers: bool = False, shared: SharedCounts | None = None) -> None:
         self._most_bytes = most_bytes
+        self._shared, self._counted = shared or SharedCounts(), Count.ANSWERS if answers else Count.BODIES
         self._what = "answers" if answers else "bodies"
         self._reason = "answer_bytes" if answers else "body_bytes"
         self._metric = metrics.ANSWER_BYTES if answers else metrics.BODY_BYTES
@@ -58,11 +63,11 @@ class Bodies:
         Raises:
             ApiError: all bodies together, or those of the tenant, would be too large.
         """
-        others, most = self._held.total() - own, self._most_bytes
+        others, most = self._held.total() - own + self._shared.others(self._counted), self._most_bytes
         if others and others + size > most:
             text = f"this gateway holds {self._what} of {others} bytes, and {most} is the limit; try again"
             raise ApiError(503, text, "too_many_bytes", SERVER, headers=retry_after(AWAY_S), reason=self._reason)
-        others, most = self._held[tenant] - own, self._most_bytes // 2
+        others, most = self._held[tenant] - own + self._shared.others(self._counted, tenant), self._most_bytes // 2
         if tenant is not None and others and others + size > most:
             text = (
                 f"this gateway holds {self._what} of {others} bytes of this tenant, and {most} is the limit; try again"
@@ -72,6 +77,7 @@ class Bodies:
     def count(self, tenant: str | None, change: int) -> None:
         """Add to the bytes that are held; negative for bytes that are let go."""
         self._metric.inc(change)
+        self._shared.add(self._counted, change, tenant)
         self._held[tenant] += change
         if not self._held[tenant]:
             del self._held[tenant]  # tenants come and go
@@ -89,14 +95,15 @@ class Bodies:
         Returns:
             False if the time is up, or if those that wait would hold more than a quarter of the limit.
         """
-        if self._waiting_bytes and self._waiting_bytes + size > self._most_bytes // 4:
+        processes, now_s = self._shared.processes, asyncio.get_running_loop().time
+        if self._waiting_bytes and self._waiting_bytes + size > self._most_bytes // (4 * processes):
             return False
         self._waiting_bytes += size
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout_at(until_s if processes == 1 else min(until_s, now_s() + OTHERS_S)):
                 return await self._freed.wait()
         except TimeoutError:
-            return False
+            return now_s() < until_s
         finally:
             self._waiting_bytes -= size
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.errors import AWAY_S, SERVER, ApiError, retry_after
+from streamfleet.gateway.shared_counts import Count, SharedCounts
 
 AHEAD_S = 1.0
 """A client has all bytes of an answer a moment before the gateway is done with it, and may send its next request."""
@@ -49,10 +50,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     Attributes:
         limits: of all connections.
+        shared: counts of all processes of the gateway.
         idle: connections on which no request of an admitted caller is under way, those idle for longest first.
     """
 
     limits: ClassVar[Limits]
+    shared: ClassVar[SharedCounts]
     idle: ClassVar[dict[LimitedProtocol, None]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -71,7 +74,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         metrics.CONNECTIONS.inc()
-        if len(self.connections) > self.limits.connections and not self._make_room():
+        self.shared.add(Count.CONNECTIONS, 1)
+        open_now = len(self.connections) + self.shared.others(Count.CONNECTIONS)
+        if open_now > self.limits.connections and not self._make_room():
             text = f"{self.limits.connections} connections are open, which is the limit; try again"
             headers = retry_after(AWAY_S)
             self._refuse(ApiError(503, text, "too_many_connections", SERVER, headers=headers, reason="connections"))
@@ -81,6 +86,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         metrics.CONNECTIONS.dec()
+        self.shared.add(Count.CONNECTIONS, -1)
         self._is_busy()
         self._disarm()
         self._forget_unread()
@@ -314,6 +320,6 @@ def _has_path(url: bytes) -> bool:
         return False
 
 
-def within(limits: Limits) -> type[LimitedProtocol]:
+def within(limits: Limits, shared: SharedCounts | None = None) -> type[LimitedProtocol]:
     """The protocol with these limits, for uvicorn to make one of for each connection."""
-    return type("Protocol", (LimitedProtocol,), {"limits": limits, "idle": {}})
+    return type("Protocol", (LimitedProtocol,), {"limits": limits, "shared": shared or SharedCounts(), "idle": {}})

@@ -29,6 +29,7 @@ from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.left_tries import LeftTries
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
+from streamfleet.gateway.shared_counts import SharedCounts
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.session import UiSession
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
@@ -72,14 +73,16 @@ class Gateway:
         draining: True after SIGTERM: no new caller may be sent here.
     """
 
-    def __init__(self, queue_settings: QueueSettings, settings: GatewaySettings) -> None:
+    def __init__(
+        self, queue_settings: QueueSettings, settings: GatewaySettings, shared: SharedCounts | None = None
+    ) -> None:
         self.queue_settings, self.settings = queue_settings, settings
         self._broker = open_gateway_broker(queue_settings, settings)
         keys = self._broker if self.keys_on else None
         self.clock = SystemClock()
         self.queues = Queues(queue_settings)
-        self.bodies = Bodies(settings.gateway_max_held_bytes)
-        self.answers = Bodies(settings.gateway_max_held_bytes, answers=True)
+        self.bodies = Bodies(settings.gateway_max_held_bytes, shared=shared)
+        self.answers = Bodies(settings.gateway_max_held_bytes, answers=True, shared=shared)
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.left_tries = LeftTries(self._broker, self.clock, self.stopping)
@@ -87,7 +90,7 @@ class Gateway:
         rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)
         self.authenticator = Authenticator(keys, self.clock, rules.follow, settings.gateway_origins)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
-        self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget)
+        self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget, shared)
         self.ui_session = UiSession(queue_settings, settings, self.clock)
         self.draining = False
         self._background_tasks: set[asyncio.Task[None]] = set()

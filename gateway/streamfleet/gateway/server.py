@@ -1,6 +1,7 @@
 """The gateway as a process: opens the port, serves until SIGTERM, lets the answers in progress finish, and ends.
 
-`run_gateway` takes all settings. It configures logs and the garbage collector of the whole process.
+`run_gateway` takes all settings. It configures logs and the garbage collector of the whole process. With several
+processes it hands over to `processes`, which starts each of them with `run_child`; they accept from one socket.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import structlog
 import uvicorn
@@ -28,6 +32,8 @@ from streamfleet.gateway.connection import Limits, within
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.health import KEYS_OFF, HealthPort
+from streamfleet.gateway.processes import STOPS, Parent, receive_child
+from streamfleet.gateway.shared_counts import Count, SharedCounts
 
 log = structlog.get_logger(__name__)
 BACKLOG = 1_024
@@ -41,8 +47,90 @@ LAST_S = 5
 """Seconds to write the last answers, after all waiting callers were told that this process stops."""
 
 
+SLACK, PAUSE_S = 4, 0.005
+"""Connections that a process may have beyond its part, and how long it leaves the next one to others then."""
+
+
+class Acceptor:
+    """Accepts connections from a socket that other processes listen on too, so that each has about as many.
+
+    libuv accepts all that wait in one go, and the kernel prefers some of the processes: of 500 connections at once, one
+    of two processes took 425; of those that came one by one, one of four processes took none.
+
+    Args:
+        opened: the socket.
+        make_protocol: makes the protocol of a connection.
+        shared: the connections of all processes.
+    """
+
+    def __init__(
+        self, opened: socket.socket, make_protocol: Callable[[], asyncio.Protocol], shared: SharedCounts
+    ) -> None:
+        self._opened, self._make_protocol, self._shared = opened, make_protocol, shared
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._waited = False
+        self._beginning: set[asyncio.Task[Any]] = set()
+        self._loop.add_reader(opened, self._accept)
+
+    def close(self) -> None:
+        """Accept no more. uvicorn calls this at its end."""
+        self._loop.remove_reader(self._opened)
+        if self._pause is not None:
+            self._pause.cancel()
+
+    async def wait_closed(self) -> None:
+        """uvicorn calls this after `close`, when all connections have ended."""
+
+    def _accept(self) -> None:
+        if not self._waited and self._is_ahead():
+            self._wait()
+            return
+        self._waited = False
+        try:
+            connection, _ = self._opened.accept()
+        except BlockingIOError:  # another process was faster
+            return
+        except OSError as error:  # no more files may be open
+            log.warning("connection_not_accepted", error=str(error))
+            self._wait()
+            return
+        task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_protocol, connection))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
+
+    def _is_ahead(self) -> bool:
+        """True if this process has clearly more connections than the mean of those that serve."""
+        ports, connections = map(self._shared.of_each, (Count.HEALTH_PORT, Count.CONNECTIONS))
+        serving = [count for count, port in zip(connections, ports, strict=True) if port]
+        return connections[self._shared.place] > SLACK + sum(serving) / max(1, len(serving))
+
+    def _wait(self) -> None:
+        self._loop.remove_reader(self._opened)
+        self._pause = self._loop.call_later(PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._waited = True
+        self._loop.add_reader(self._opened, self._accept)
+
+
 class Server(uvicorn.Server):
     """uvicorn's server without its signal handling; `_stop` decides when it ends."""
+
+    def __init__(self, config: uvicorn.Config, shared: SharedCounts) -> None:
+        super().__init__(config)
+        self._shared = shared
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; with several processes, by an `Acceptor`."""
+        if self._shared.processes == 1:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        protocol: Any = self.config.http_protocol_class
+        make = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        acceptors: list[Any] = [Acceptor(each, make, self._shared) for each in sockets or ()]
+        self.servers = acceptors
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -57,15 +145,32 @@ def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: L
         SettingsError: the Redis URL cannot be parsed, or the port is taken.
     """
     logs.configure(log_settings)
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the edge tells of each request, with its id
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
     with listen(settings.gateway_host, settings.gateway_port) as opened:
-        common_metrics.describe_build()
-        metrics.begin()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(queue, settings, opened))
+        if settings.gateway_processes > 1:
+            status = asyncio.run(Parent(queue, settings, log_settings, opened).run())
+            if status:
+                sys.exit(status)
+        else:
+            _run(queue, settings, opened, SharedCounts())
     log.info("gateway_stopped")
+
+
+def run_child() -> None:
+    """Be one of several processes: `processes.Parent` says which."""
+    child = receive_child()
+    logs.configure(child.log_settings, process=child.shared.place + 1)
+    with child.opened:
+        _run(child.queue, child.settings, child.opened, child.shared, child.health_port, (STOPS,))
+
+
+def _run(queue: QueueSettings, settings: GatewaySettings, opened: socket.socket, *more: Any) -> None:
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the edge tells of each request, with its id
+    common_metrics.describe_build()
+    metrics.begin()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(queue, settings, opened, *more))
 
 
 @contextlib.contextmanager
@@ -87,19 +192,26 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         yield opened
 
 
-async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket.socket) -> None:
-    gateway = Gateway(queue, settings)
+async def _serve(
+    queue: QueueSettings,
+    settings: GatewaySettings,
+    opened: socket.socket,
+    shared: SharedCounts,
+    health_port: int = 0,
+    stops: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+) -> None:
+    gateway = Gateway(queue, settings, shared)
     health = HealthPort(gateway)
-    server = Server(_config(gateway, settings))
+    server = Server(_config(gateway, settings, shared), shared)
     loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in stops:
         loop.add_signal_handler(signum, _stop, gateway, server)
     if not gateway.keys_on:
         log.warning("gateway_is_open", why=KEYS_OFF)
     log.info(
         "gateway_ready",
         port=opened.getsockname()[1],
-        health_port=health.port,
+        health_port=health_port or health.port,
         queues=gateway.models.queues,
         models=[route.model for route in settings.routes] or "as the workers say",
         keys=settings.gateway_keys,
@@ -108,8 +220,10 @@ async def _serve(queue: QueueSettings, settings: GatewaySettings, opened: socket
     gateway.authenticator.start()
     gateway.budget.start()
     gateway.batching.start()
-    gateway.webhooks.start()
+    if settings.gateway_webhooks_per_host:  # else other processes have all of it
+        gateway.webhooks.start()
     health.start()
+    shared.add(Count.HEALTH_PORT, health.port)
     try:
         await server.serve([opened])
     finally:
@@ -129,11 +243,11 @@ def _stop(gateway: Gateway, server: Server) -> None:
     asyncio.get_running_loop().call_later(drain_s, gateway.stop)
 
 
-def _config(gateway: Gateway, settings: GatewaySettings) -> uvicorn.Config:
+def _config(gateway: Gateway, settings: GatewaySettings, shared: SharedCounts) -> uvicorn.Config:
     limits = Limits(MOST_HEADERS, MOST_HEADER_BYTES, HEAD_TIMEOUT_S, WRITE_TIMEOUT_S, settings.gateway_max_connections)
     return uvicorn.Config(
         Edge(build(gateway), WRITE_TIMEOUT_S, gateway.answers),
-        http=within(limits),
+        http=within(limits, shared),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -43,6 +43,7 @@ from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
+from streamfleet.gateway.shared_counts import SharedCounts
 from streamfleet.gateway.simple.prompts import has_results, outputs_of, results_of
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.webhooks.service import Webhooks
@@ -71,6 +72,7 @@ class Batching:
         queues, models: of the gateway.
         webhooks: announce the ends of batches.
         budget: tokens that callers may use.
+        shared: counts of all processes; None for a gateway of one.
 
     Attributes:
         settings, broker, files, scheduler: its parts.
@@ -87,6 +89,7 @@ class Batching:
         models: Models,
         webhooks: Webhooks,
         budget: TokenBudget,
+        shared: SharedCounts | None = None,
     ) -> None:
         self.settings = settings
         self._webhooks = webhooks
@@ -100,6 +103,7 @@ class Batching:
             settings.gateway_file_max_bytes,
             settings.gateway_file_ttl_ms,
             settings.gateway_file_bytes_per_tenant,
+            shared,
         )
         most_body_bytes = min(MOST_LINE_BYTES, queue_settings.max_body_bytes)
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, most_body_bytes, budget)

@@ -18,6 +18,7 @@ from streamfleet.gateway.batch_records import FILE, FileRecord, Part, new_id
 from streamfleet.gateway.broker.files import Addition, Deletion, FileBroker
 from streamfleet.gateway.errors import FULL_S, LIMITED, NOT_AGAIN, SERVER, ApiError, retry_after
 from streamfleet.gateway.files.store import Store, StoreUnavailable, Writer
+from streamfleet.gateway.shared_counts import Count, SharedCounts
 
 log = structlog.get_logger(__name__)
 PIECE_BYTES = 65_536
@@ -44,16 +45,26 @@ class Files:
         most_bytes: limit for one file.
         kept_ms: default lifetime of a file.
         most_together: limit for all files of a tenant, in bytes; 0 for none.
+        shared: counts of all processes; None for a gateway of one.
 
     Attributes:
         coming: bytes of uploads that are not files yet, by tenant.
     """
 
-    def __init__(self, broker: FileBroker, store: Store, most_bytes: int, kept_ms: int, most_together: int = 0) -> None:
+    def __init__(
+        self,
+        broker: FileBroker,
+        store: Store,
+        most_bytes: int,
+        kept_ms: int,
+        most_together: int = 0,
+        shared: SharedCounts | None = None,
+    ) -> None:
         self.broker, self.store = broker, store
         self._most_bytes, self._kept_ms, self._most_together = most_bytes, kept_ms, most_together
         self.coming: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
+        self._shared = shared or SharedCounts()
 
     @contextmanager
     def place(self, tenant: str) -> Iterator[None]:
@@ -62,9 +73,14 @@ class Files:
         Raises:
             ApiError: too many uploads are open.
         """
+        others = self._shared.others
         for held, most, whose in (
-            (self._open[tenant] if tenant else 0, MOST_OPEN_PER_TENANT, " of this tenant"),
-            (self._open.total(), MOST_OPEN, ""),
+            (
+                self._open[tenant] + others(Count.UPLOADS, tenant) if tenant else 0,
+                MOST_OPEN_PER_TENANT,
+                " of this tenant",
+            ),
+            (self._open.total() + others(Count.UPLOADS), MOST_OPEN, ""),
         ):
             if held >= most:
                 text = f"{held} uploads{whose} are open at this gateway, which is the limit; try again"
@@ -72,9 +88,11 @@ class Files:
                 headers = retry_after(FULL_S)
                 raise ApiError(status, text, "too_many_uploads", kind, headers=headers, reason="uploads")
         self._open[tenant] += 1
+        self._shared.add(Count.UPLOADS, 1, tenant)
         try:
             yield
         finally:
+            self._shared.add(Count.UPLOADS, -1, tenant)
             self._open[tenant] -= 1
             if not self._open[tenant]:
                 del self._open[tenant]  # tenants come and go

@@ -1,0 +1,188 @@
+"""Several processes of one gateway: limits hold for all of them, and none takes all connections."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamfleet.common.settings import LogSettings, QueueSettings, load
+from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.gateway import processes, server
+from streamfleet.gateway.body import Bodies
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.files.files import MOST_OPEN, MOST_OPEN_PER_TENANT, Files
+from streamfleet.gateway.files.store import Store
+from streamfleet.gateway.processes import STOPS, Parent, part_of
+from streamfleet.gateway.server import SLACK, Acceptor
+from streamfleet.gateway.shared_counts import Count, SharedCounts, size_bytes
+from tests.unit.gateway_server import connect, served, until_closed
+from tests.waiting import eventually
+
+MOST = 1_000
+
+
+@pytest.fixture
+def two() -> tuple[SharedCounts, SharedCounts]:
+    """The counts as each of two processes sees them."""
+    memory = mmap.mmap(-1, size_bytes(2))
+    return SharedCounts(memory, 2, 0), SharedCounts(memory, 2, 1)
+
+
+def refused(work: Any) -> int:
+    with pytest.raises(ApiError) as raised:
+        work()
+    return raised.value.status
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_bytes_are_bounded_for_all_processes_together(two: tuple[SharedCounts, ...], answers: bool) -> None:
+    here, there = (Bodies(MOST, answers=answers, shared=each) for each in two)
+    other = Bodies(MOST, answers=not answers, shared=two[1])
+    other.hold("a").add(5 * MOST)  # of the other kind, which has a limit of its own
+    holding, more = there.hold("a"), here.hold("a")
+    holding.add(MOST // 2)
+    assert refused(lambda: more.add(1)) == 429
+    assert refused(lambda: here.hold("b").add(MOST // 2 + 1)) == 503
+    here.hold("b").add(MOST // 2)
+    assert refused(lambda: there.hold("c").add(1)) == 503
+    holding.release()
+    more.add(MOST // 2)
+
+
+async def test_an_answer_finds_the_room_that_another_process_has_left(two: tuple[SharedCounts, ...]) -> None:
+    here, there = (Bodies(MOST, answers=True, shared=each) for each in two)
+    holding = there.hold("a")
+    holding.add(MOST)
+    waiting = asyncio.ensure_future(here.hold("b").add_soon(MOST))
+    await eventually(lambda: here._waiting_bytes == MOST, 5, "it waits")
+    holding.release()
+    await asyncio.wait_for(waiting, 4)
+
+
+async def test_uploads_are_bounded_for_all_processes_together(tmp_path: Path, two: tuple[SharedCounts, ...]) -> None:
+    store, records = Store(f"file://{tmp_path}/files"), None
+    here, there = (Files(records, store, 1, 1, shared=each) for each in two)  # type: ignore[arg-type]
+    with ExitStack() as places:
+        for number in range(MOST_OPEN):
+            if number == MOST_OPEN_PER_TENANT:
+                assert refused(lambda: here.place("t0").__enter__()) == 429
+            places.enter_context(there.place(f"t{number // MOST_OPEN_PER_TENANT}"))
+        assert refused(lambda: here.place("new").__enter__()) == 503
+    with here.place("t0"):
+        assert two[1].others(Count.UPLOADS, "t0") == 1
+        two[1].clear(0)
+        assert two[1].others(Count.UPLOADS, "t0") == 0
+    await store.close()
+
+
+async def _answers(scope: Any, receive: Any, send: Any) -> None:
+    scope["state"]["call"].admit("t")
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await receive()
+    await asyncio.Event().wait()
+
+
+async def test_connections_are_bounded_for_all_processes_together(two: tuple[SharedCounts, ...]) -> None:
+    here, there = two
+    there.add(Count.CONNECTIONS, 2)
+    async with served(_answers, connections=3, shared=here) as address:
+        with await connect(address, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as first:
+            assert b" 200 " in await asyncio.to_thread(first.recv, 100)
+            with await connect(address) as second:
+                assert b"too_many_connections" in await until_closed(second)
+        await eventually(lambda: there.others(Count.CONNECTIONS) == 0, 5, "those that have ended do not count")
+
+
+@pytest.mark.parametrize("other_serves", [True, False])
+async def test_a_process_with_more_than_its_part_leaves_connections_to_others(
+    two: tuple[SharedCounts, ...], monkeypatch: pytest.MonkeyPatch, other_serves: bool
+) -> None:
+    monkeypatch.setattr(server, "PAUSE_S", 60)
+    here, there = two
+    here.add(Count.HEALTH_PORT, 1)
+    there.add(Count.HEALTH_PORT, int(other_serves))
+    here.add(Count.CONNECTIONS, 2 * SLACK + 1)
+    made: list[asyncio.Protocol] = []
+
+    def make() -> asyncio.Protocol:
+        made.append(asyncio.Protocol())
+        return made[0]
+
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        opened.setblocking(False)
+        acceptor = Acceptor(opened, make, here)
+        with await connect(opened.getsockname()):
+            await eventually(lambda: made or acceptor._pause, 5, "it has seen the connection")
+            assert (not made) is other_serves
+            if other_serves:
+                acceptor._go_on()  # the pause is over, and nobody took it
+                await eventually(lambda: made, 5, "none is left alone for longer")
+        acceptor.close()
+
+
+def test_what_runs_at_once_is_divided() -> None:
+    for together, many in ((8, 2), (4, 3), (3, 8), (0, 2)):
+        whole = load(GatewaySettings, gateway_processes=many, gateway_batches_at_once=together)
+        parts = [part_of(whole, place) for place in range(many)]
+        assert sum(each.gateway_batches_at_once for each in parts) == together
+        assert sum(each.gateway_webhooks_per_host for each in parts) == whole.gateway_webhooks_per_host
+
+
+class Dying(Parent):
+    """A parent whose children die at once, after they have served."""
+
+    starts = 0
+
+    async def _run(self, place: int) -> int:
+        self.starts += 1
+        if place == self._shared.place:
+            self._shared.add(Count.HEALTH_PORT, 1)
+            self._shared.add(Count.CONNECTIONS, 7)
+        return -9
+
+
+async def test_a_child_that_dies_at_once_is_not_started_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "RESTART_S", 60)
+    settings = load(GatewaySettings, gateway_processes=2, gateway_health_port=0)
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        parent = Dying(load(QueueSettings), settings, load(LogSettings), opened)
+        running = asyncio.ensure_future(parent.run())
+        await eventually(lambda: parent.starts == 2, 5, "each has died")
+        assert not (await asyncio.wait((running,), timeout=0.1))[0]
+        assert parent.starts == 2
+        assert parent._shared.of_each(Count.CONNECTIONS) == [0, 0], "nothing counts of who has died"
+        parent._stop()
+        assert await asyncio.wait_for(running, 5) == 0
+
+
+class Starting:
+    """A child that is started in the moment of a signal."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.send_signal, self.returncode = self.signals.append, 0
+
+    async def communicate(self, _: bytes) -> None:
+        """End at once."""
+
+
+async def test_a_child_that_is_being_started_hears_of_the_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(GatewaySettings, gateway_processes=2, gateway_health_port=0)
+    started: list[Starting] = []
+
+    async def start(*_: object, **__: object) -> Starting:
+        started.append(Starting())
+        parent._stop()
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        parent = Parent(load(QueueSettings), settings, load(LogSettings), opened)
+        assert await asyncio.wait_for(parent.run(), 5) == 0
+    assert [child.signals for child in started] == [[STOPS]], "and no other is started"
