@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.panels.gateway_batches import BATCHES
+from monitoring.panels.gateway_batches import BATCHES, each
 from monitoring.panels.model import RATE, Dashboard, Panel, Variable, quantiles, rate
 
 _GATEWAY = Variable("instance", "label_values(streamfleet_gateway_redis_up, instance)")
@@ -17,7 +17,7 @@ CALLERS = (
     Panel(
         "Gateways that reach Redis",
         "Replicas that are scraped, and whose last look Redis answered.",
-        [("sum(streamfleet_gateway_redis_up)", "")],
+        [("sum(min by (job, instance) (streamfleet_gateway_redis_up))", "")],
         kind="stat",
         width=6,
     ),
@@ -62,24 +62,24 @@ CALLERS = (
         "Open",
         "Requests that are being answered, those that wait for the fleet too, and streams that are being sent.",
         [
-            (f"streamfleet_gateway_requests_open{{{ONE}}}", "{{instance}} requests"),
-            (f"streamfleet_gateway_streams_open{{{ONE}}}", "{{instance}} streams"),
+            (each("streamfleet_gateway_requests_open"), "{{instance}} requests"),
+            (each("streamfleet_gateway_streams_open"), "{{instance}} streams"),
         ],
     ),
     Panel(
         "Connections",
         "Open ones, beside their limit.",
         [
-            (f"streamfleet_gateway_connections{{{ONE}}}", "{{instance}} open"),
-            (f"streamfleet_gateway_connections_limit{{{ONE}}}", "{{instance}} limit"),
+            (each("streamfleet_gateway_connections"), "{{instance}} open"),
+            (each("streamfleet_gateway_connections_limit", "max"), "{{instance}} limit"),
         ],
     ),
     Panel(
         "Bodies",
         "Bytes of request bodies that are held, while they are read and put into a queue, and of large answers.",
         [
-            (f"streamfleet_gateway_body_bytes{{{ONE}}}", "{{instance}} requests"),
-            (f"streamfleet_gateway_answer_bytes{{{ONE}}}", "{{instance}} answers"),
+            (each("streamfleet_gateway_body_bytes"), "{{instance}} requests"),
+            (each("streamfleet_gateway_answer_bytes"), "{{instance}} answers"),
         ],
         "bytes",
     ),
@@ -90,7 +90,7 @@ CALLERS = (
         "reqps",
     ),
     Panel(
-        "Redis", "1 when Redis answered the last look.", [(f"streamfleet_gateway_redis_up{{{ONE}}}", "{{instance}}")]
+        "Redis", "1 when Redis answered the last look.", [(each("streamfleet_gateway_redis_up", "min"), "{{instance}}")]
     ),
 )
 

@@ -6,13 +6,19 @@ from monitoring.panels.model import RATE, Panel, quantiles, rate
 
 ONE = 'instance=~"$instance"'
 
+
+def each(metric: str, joined: str = "sum") -> str:
+    """A gauge of each gateway, whose processes have a value each."""
+    return f"{joined} by (instance) ({metric}{{{ONE}}})"
+
+
 BATCHES = (
     Panel(
         "Open batches",
         "Batches that are not through, by where they are, as every gateway sees them, and those that each gateway has.",
         [
             (f"max by (status) (streamfleet_gateway_batches_open{{{ONE}}})", "{{status}}"),
-            (f"streamfleet_gateway_batches_running{{{ONE}}}", "at {{instance}}"),
+            (each("streamfleet_gateway_batches_running"), "at {{instance}}"),
         ],
     ),
     Panel(
