@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import os
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from streamfleet.common.errors import SettingsError
 from streamfleet.common.settings import LogSettings, QueueSettings, load
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import processes, server
@@ -186,3 +188,10 @@ async def test_a_child_that_is_being_started_hears_of_the_end_too(monkeypatch: p
         parent = Parent(load(QueueSettings), settings, load(LogSettings), opened)
         assert await asyncio.wait_for(parent.run(), 5) == 0
     assert [child.signals for child in started] == [[STOPS]], "and no other is started"
+
+
+def test_where_processes_cannot_share_memory_several_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    settings = load(GatewaySettings, gateway_processes=2)
+    with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_PROCESSES: several processes need Linux"):
+        server.run_gateway(load(QueueSettings), settings, load(LogSettings))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -142,8 +143,10 @@ def run_gateway(queue: QueueSettings, settings: GatewaySettings, log_settings: L
     """Serve until SIGTERM or SIGINT, then finish the answers in progress; a second signal shortens that.
 
     Raises:
-        SettingsError: the Redis URL cannot be parsed, or the port is taken.
+        SettingsError: the Redis URL cannot be parsed, the port is taken, or several processes are not to be had here.
     """
+    if settings.gateway_processes > 1 and not hasattr(os, "memfd_create"):
+        raise SettingsError("STREAMFLEET_GATEWAY_PROCESSES: several processes need Linux; leave it at 1 here")
     logs.configure(log_settings)
     for name, nearest in unknown_variables().items():
         log.warning("no_such_setting", variable=name, perhaps=nearest or None)
