@@ -51,7 +51,7 @@ class Stage:
     def cpu(self) -> dict[str, float]:
         """CPU time that each part has used so far, in seconds: the gateway's with that of its further processes."""
         used = {part: cpu_seconds(pid) for part, pid in self.pids.items()}
-        used["gateway"] += sum(cpu_seconds(pid) for pid in descendants(self.pids["gateway"]))
+        used["gateway"] += sum(cpu_seconds(each.pid) for each in descendants(self.pids["gateway"]))
         return used
 
 

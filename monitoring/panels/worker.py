@@ -92,7 +92,7 @@ WORKER = Dashboard(
         ),
         Panel(
             "Time between chunks",
-            "Least time between two groups of chunks of a request: 50 ms up to 300 streams, up to 300 ms beyond.",
+            "Time between two groups of chunks of a request: 50 ms up to 300 streams, up to 300 ms beyond.",
             [(f"streamfleet_stream_interval_seconds{{{ONE}}}", "{{instance}}")],
             "s",
         ),

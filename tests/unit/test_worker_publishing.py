@@ -356,3 +356,16 @@ async def test_queues_of_one_process_count_their_streams_together() -> None:
     for number in range(600):
         (first if number % 2 else second).open(in_flight_request(number))
     assert first.interval_s == second.interval_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("came_s", "written_s"), [(0.02, 0.05), (0.036, 0.05), (0.038, 0.038), (0.08, 0.08)])
+async def test_a_chunk_that_comes_late_in_the_interval_does_not_wait(came_s: float, written_s: float) -> None:
+    async with running() as rig:
+        one = rig.opened()
+        await rig.past_the_first_groups(one)
+        await rig.after(came_s)
+        one.tokens.add(b"a")
+        await rig.after(written_s - came_s - 0.001 if written_s > came_s else 0.0)
+        assert len(rig.broker.groups()) == (2 if written_s > came_s else 3)
+        await rig.after(0.002)
+        assert len(rig.broker.groups()) == 3

@@ -162,7 +162,7 @@ STREAM_CHUNKS_DROPPED = Counter(
     "streamfleet_stream_chunks_dropped_total", "Chunks that were not published: Redis refused them, or was away."
 )
 STREAM_INTERVAL = Gauge(
-    "streamfleet_stream_interval_seconds", "Least time between two groups of chunks of a request; grows with streams."
+    "streamfleet_stream_interval_seconds", "Time between two groups of chunks of a request; grows with streams."
 )
 RUNNING = Gauge("streamfleet_running", "Requests that run together in this worker.")
 SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at most, or a busy server takes.")

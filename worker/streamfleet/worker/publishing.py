@@ -30,10 +30,13 @@ MOST_HELD_BYTES = 33_554_432
 """Of all requests together, while Redis does not take them."""
 GROUPS_AT_ONCE = 2  # the first may hold only the role: the first token must not wait for an interval
 INTERVAL_S, MOST_INTERVAL_S = 0.05, 0.3
-"""Least time between two groups of one request, except its first groups and full ones: a reader sees 20 steps a second
+"""Time between two groups of one request, except its first groups and full ones: a reader sees 20 steps a second
 as fluent, and each one costs Redis a write. Beyond `STREAMS` it grows with their number, up to the second figure: one
 gateway process forwards some 14,000 groups a second, and keeps up with half of that."""
 STREAMS = 300
+MOST_OF_IT = 0.75
+"""A chunk that comes when so much of that time is over is written at once. Where an engine makes a chunk of several
+tokens about as often, the oldest would wait twice as long otherwise."""
 GROUPS_KEPT = 10_000
 """Approximate number of groups that Redis keeps of one request: more than eight minutes of a stream at that pace."""
 TOGETHER_S = 0.005
@@ -60,7 +63,7 @@ class Tokens:
         self._bytes = 0
         self._groups = 0
         self.plan = 0
-        self.due_at = 0.0
+        self.soon_at = self.due_at = 0.0
         self.lasting_at = 0.0
 
     def add(self, chunk: bytes | Text) -> None:
@@ -136,7 +139,7 @@ class Publisher:
 
     @property
     def interval_s(self) -> float:
-        """Least time between two groups of one request, by the number of streams now."""
+        """Time between two groups of one request, by the number of streams now."""
         return min(MOST_INTERVAL_S, INTERVAL_S * max(1.0, len(self._streams) / STREAMS))
 
     def open(self, request: InFlightRequest) -> Tokens:
@@ -153,7 +156,7 @@ class Publisher:
         elif tokens.overflows or tokens.hurries:
             self._plan(tokens, 0.0)
         elif not tokens.plan:
-            self._plan(tokens, tokens.due_at)
+            self._plan(tokens, 0.0 if self._clock.monotonic() >= tokens.soon_at else tokens.due_at)
 
     async def run(self) -> None:
         """Write groups as they become due, for ever."""
@@ -209,7 +212,7 @@ class Publisher:
             now, interval_s, groups = self._clock.monotonic(), self.interval_s, []
             metrics.STREAM_INTERVAL.set(interval_s)
             for tokens in due:
-                tokens.due_at = now + interval_s
+                tokens.soon_at, tokens.due_at = now + MOST_OF_IT * interval_s, now + interval_s
                 if tokens.request.stop_reason is not None:
                     tokens.drop()
                     continue
