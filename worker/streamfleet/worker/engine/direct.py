@@ -86,11 +86,7 @@ class _Way:
     parser: Any = None
 
     def hands_out(self, asked: Any) -> bool:
-        """True if the text that the model makes is the whole answer: one choice, with nothing beside it or read in it.
-
-        A parser may have found something in a chat only if it is of a kind not known here, or reads what the model
-        thinks, or if there are tools.
-        """
+        """True if the text that the model makes is the whole answer: one choice, nothing beside it or taken out."""
         given = {name: value for name, value in vars(asked).items() if name in asked.model_fields_set}
         prompt = given.get("prompt")
         if given.pop("n", 1) not in (None, 1) or not (prompt is None or isinstance(prompt, str) or is_tokens(prompt)):
@@ -98,10 +94,21 @@ class _Way:
         more = (value for name, value in given.items() if name not in _OF_TEXT)
         if not all(value is None or value is False or value in ([], "none") for value in more):
             return False
-        usual = vllm_host.look(_PARSER, "DelegatingParser")
-        return self.parser is None or (
-            usual is not None and self.parser.parse is usual.parse and self.parser.reasoning_parser_cls is None
-        )
+        return self.parser is None or (_leaves_text(self.parser) and asked.tool_choice == "none")
+
+
+def _leaves_text(parser: Any) -> bool:
+    """True if a parser takes nothing out of a chat that has no tools: of vLLM's usual kind, for tools alone, by text.
+
+    One that is based on an engine looks for calls although there are no tools.
+    """
+    usual, tools = vllm_host.look(_PARSER, "DelegatingParser"), getattr(parser, "tool_parser_cls", None)
+    return (
+        usual is not None
+        and parser.parse is usual.parse
+        and parser.reasoning_parser_cls is None
+        and not getattr(tools, "engine_based_streaming", True)
+    )
 
 
 class Direct:
