@@ -16,6 +16,7 @@ from streamfleet.common.protocol import CHAT, COMPLETIONS, Lane
 from streamfleet.worker.engine import direct, vllm_host
 from streamfleet.worker.engine.base import EngineAborted, EngineReply, EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
+from streamfleet.worker.engine.vllm_host import MOST_TOKENS
 from tests.unit.test_engine_direct import ASKED, Answer, Server, started
 
 WORDS = ["Rain", " and\u2028", "", " snow"]
@@ -125,6 +126,9 @@ async def test_an_error_is_that_of_an_unstreamed_request(engine: VllmEngine, mod
     assert (len(chunks), model.sent, model.by_application) == (3, ["r-1"], 0)
 
 
+BY_TEXT, BY_ENGINE = (SimpleNamespace(engine_based_streaming=each) for each in (False, True))
+
+
 def parse() -> None:
     """Stands in for the method of vLLM's usual parser."""
 
@@ -143,9 +147,15 @@ def parse() -> None:
         ({"prompt": [1, 2]}, None, True),
         ({"prompt": ["x", "y"]}, None, False),
         ({"prompt": [[1], [2]]}, None, False),
-        ({}, SimpleNamespace(parse=print, reasoning_parser_cls=None), False),
-        ({}, SimpleNamespace(parse=parse, reasoning_parser_cls=object), False),
-        ({}, SimpleNamespace(parse=parse, reasoning_parser_cls=None), True),
+        ({}, SimpleNamespace(parse=print, reasoning_parser_cls=None, tool_parser_cls=BY_TEXT), False),
+        ({}, SimpleNamespace(parse=parse, reasoning_parser_cls=object, tool_parser_cls=BY_TEXT), False),
+        ({}, SimpleNamespace(parse=parse, reasoning_parser_cls=None, tool_parser_cls=BY_ENGINE), False),
+        ({}, SimpleNamespace(parse=parse, reasoning_parser_cls=None, tool_parser_cls=BY_TEXT), True),
+        (
+            {"tool_choice": None},
+            SimpleNamespace(parse=parse, reasoning_parser_cls=None, tool_parser_cls=BY_TEXT),
+            False,
+        ),
     ],
 )
 def test_only_an_answer_that_is_its_text_is_handed_out(
@@ -154,36 +164,78 @@ def test_only_an_answer_that_is_its_text_is_handed_out(
     monkeypatch.setattr(vllm_host, "look", lambda _place, _name: SimpleNamespace(parse=parse))
     some: Any = None
     way = direct._Way(some, some, some, some, some, parser=parser)
-    assert way.hands_out(Answer(body)) is handed_out
+    asked = Answer(body)
+    asked.__dict__.setdefault("tool_choice", "none")
+    assert way.hands_out(asked) is handed_out
 
 
 @pytest.mark.parametrize(
-    ("asked", "more", "set_to"),
+    ("asked", "chunk_every_s", "token_s", "set_to"),
     [
-        ({}, {"chunk_every_s": 0.05}, 5),
-        ({}, {"chunk_every_s": 0.003}, 1),
-        ({"stream_interval": 2}, {"chunk_every_s": 0.05}, 2),
-        ({"stream_interval": 99}, {"chunk_every_s": 0.05}, 5),
-        ({}, {}, None),
-        ({"stream_interval": 99}, {}, 99),
+        ({}, 0.05, 0.02, 3),
+        ({}, 0.05, 0.004, MOST_TOKENS),
+        ({}, 0.003, 0.02, 1),
+        ({}, 0.05, 0, 1),
+        ({"stream_interval": 2}, 0.05, 0.02, 2),
+        ({"stream_interval": 99}, 0.05, 0.02, 3),
+        ({"stream_interval": 99}, 0.05, 0, MOST_TOKENS),
+        ({"stream_interval": 99, "tools": [{}]}, 0.05, 0.02, 3),
+        ({"tools": [{}]}, 0.05, 0.02, 1),
+        ({}, 0, 0.02, None),
+        ({"stream_interval": 99}, 0, 0.02, 99),
     ],
 )
 async def test_vllm_makes_an_output_as_often_as_a_reader_gets_a_chunk(
-    engine: VllmEngine, model: Model, asked: Any, more: Any, set_to: int | None
+    asked: Any, chunk_every_s: float, token_s: float, set_to: int | None
 ) -> None:
-    engine._watchdog.step_s = 0.012
-    await streamed(engine, body={**ASKED, **asked}, **more)
-    assert (model.params.output_kind, model.params.stream_interval) == (Kind.DELTA, set_to)
+    request = EngineRequest("r-1", CHAT, asked, Lane.HIGH, on_chunk=print, chunk_every_s=chunk_every_s)
+    params = SimpleNamespace(output_kind=Kind.DELTA, stream_interval=asked.get("stream_interval"))
+    vllm_host._stream(vllm_host.Progress(request), params, "r-1", token_s=token_s)
+    assert params.stream_interval == set_to
 
 
-@pytest.mark.parametrize("other", ["unstreamed", "of a parser", "a release without it", "an engine that has not begun"])
-async def test_all_other_outputs_come_as_vllm_makes_them(engine: VllmEngine, model: Model, other: str) -> None:
-    engine._watchdog.step_s = 0 if other == "an engine that has not begun" else 0.012
-    request = EngineRequest("r-1", CHAT, {"tools": [{}]} if other == "of a parser" else {}, Lane.HIGH)
-    request.on_chunk, request.chunk_every_s = None if other == "unstreamed" else print, 0.05
+@pytest.mark.parametrize("other", ["unstreamed", "a release without it"])
+def test_all_other_outputs_come_as_vllm_makes_them(other: str) -> None:
+    request = EngineRequest("r-1", CHAT, {}, Lane.HIGH, chunk_every_s=0.05)
+    request.on_chunk = None if other == "unstreamed" else print
     params = SimpleNamespace(output_kind=Kind.DELTA, stream_interval=None)
     if other == "a release without it":
         del params.stream_interval
     before = dict(vars(params))
-    vllm_host._stream(vllm_host.Progress(request), params, "r-1", step_s=engine._watchdog.step_s)
+    vllm_host._stream(vllm_host.Progress(request), params, "r-1", token_s=0.02)
     assert vars(params) == before
+
+
+async def test_the_pace_is_that_of_the_engine(engine: VllmEngine, model: Model) -> None:
+    engine._steps.token_s = 0.02
+    await streamed(engine, chunk_every_s=0.05)
+    assert (model.params.output_kind, model.params.stream_interval) == (Kind.DELTA, 3)
+
+
+async def test_counts_along_are_left_to_vllms_own_generator(engine: VllmEngine, model: Model) -> None:
+    seen: list[Any] = []
+
+    async def own(request: Answer) -> Any:
+        progress = vllm_host.current_progress.get()
+        seen.append((request.body["stream"], progress and progress.deltas))
+        raise RuntimeError("not yet")
+
+    model.does = own
+    await streamed(engine, counts_along=True)
+    assert seen == [(True, None)]
+
+
+async def test_what_was_refused_first_streams_by_the_application(engine: VllmEngine, model: Model) -> None:
+    """Its chunks are those of the application: none are made of outputs any more."""
+    seen: list[Any] = []
+
+    async def refuses(_request: Answer) -> Any:
+        raise RuntimeError("not yet")
+
+    async def answered() -> None:
+        progress = vllm_host.current_progress.get()
+        seen.append(progress and progress.deltas)
+
+    model.does, model.answered = refuses, answered  # type: ignore[method-assign]
+    await streamed(engine)
+    assert seen == [None]

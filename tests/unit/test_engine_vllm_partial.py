@@ -14,7 +14,7 @@ from streamfleet.common.protocol import CHAT, RESPONSES, Lane
 from streamfleet.worker.engine import vllm_host
 from streamfleet.worker.engine.base import EngineRequest, Partial
 from streamfleet.worker.engine.vllm_host import Hosted, Progress
-from streamfleet.worker.engine.watchdog import Watchdog
+from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
 
 PROMPT = list(b"SECRET, hi")
 ANSWER = "é🌍 done and gone".encode()
@@ -92,7 +92,8 @@ class Tapped:
         self.core = Core()
         self.generate = self.core.generate
         self.hosted = Hosted(self.core, SimpleNamespace(served_model_name=["m"], model="m", lora_modules=None))
-        vllm_host.tap(self.hosted, Watchdog(60, lambda: 0.0))
+        watchdog = Watchdog(60, lambda: 0.0)
+        vllm_host.tap(self.hosted, watchdog, StepLogger(watchdog))
 
     async def run(
         self, request: EngineRequest, params: Params | None = None, after: int | None = None, **options: Any

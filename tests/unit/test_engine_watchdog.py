@@ -111,13 +111,13 @@ def test_a_limit_must_be_positive(time: Time, limit_s: float) -> None:
         Watchdog(limit_s, time)
 
 
-def test_the_time_of_a_step_is_a_mean_of_the_last_ones(time: Time, watchdog: Watchdog) -> None:
-    time.now_s += 50
-    watchdog.stepped()
-    assert watchdog.step_s == 0, "an idle engine's time is nobody's"
-    watchdog.entered()
-    for step_s in (0.02, *[0.04] * 100):
-        time.now_s += step_s
-        watchdog.stepped()
-        assert watchdog.step_s == pytest.approx(0.02) or step_s == 0.04
-    assert watchdog.step_s == pytest.approx(0.04, rel=0.01)
+def test_the_time_of_a_token_is_a_mean_of_the_last_steps_whatever_core_made_them(watchdog: Watchdog) -> None:
+    steps = StepLogger(watchdog)
+    steps.record(None, None)
+    steps.record(iteration_stats=SimpleNamespace(inter_token_latencies_iter=[]))
+    assert steps.token_s == 0, "no request had a token before"
+    steps.record(iteration_stats=SimpleNamespace(inter_token_latencies_iter=[0.01, 0.03]), engine_idx=0)
+    assert steps.token_s == pytest.approx(0.02)
+    for core in range(200):
+        steps.record(iteration_stats=SimpleNamespace(inter_token_latencies_iter=[0.04]), engine_idx=core % 2)
+    assert steps.token_s == pytest.approx(0.04, rel=0.001)

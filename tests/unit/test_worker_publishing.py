@@ -17,7 +17,14 @@ from streamfleet.common.limits import QueueLimits
 from streamfleet.worker import publishing
 from streamfleet.worker.engine.base import Text
 from streamfleet.worker.in_flight import StopReason
-from streamfleet.worker.publishing import BYTES_AT_ONCE, GROUP_BYTES, GROUPS_KEPT, Publisher, Tokens
+from streamfleet.worker.publishing import (
+    BYTES_AT_ONCE,
+    GROUP_BYTES,
+    GROUPS_KEPT,
+    TEXT_CHARACTERS,
+    Publisher,
+    Tokens,
+)
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import in_flight_request
@@ -323,14 +330,20 @@ async def test_the_first_text_does_not_wait() -> None:
         await eventually(lambda: [group.chunks for group in rig.broker.groups()] == [b"one a"])
 
 
-async def test_a_long_text_does_not_wait_for_its_time() -> None:
+@pytest.mark.parametrize("character", ["x", "🌍"])
+async def test_a_long_text_does_not_wait_for_its_time_and_is_added_to_in_pieces(character: str) -> None:
     async with running() as rig:
         one = rig.opened()
         await rig.past_the_first_groups(one)
+        piece = character * (64 // len(character.encode()))
         for _ in range(GROUP_BYTES // 64):
-            one.tokens.add(Text("x" * 64, one_way))
+            one.tokens.add(Text(piece, one_way))
         await rig.after(0.0)
-        assert len(rig.broker.groups()) == 3
+        groups = rig.broker.groups()[2:]
+        assert sum(len(group.chunks) for group in groups) >= GROUP_BYTES
+        chunks = [chunk for group in groups for chunk in group.chunks.decode().split("\n")]
+        assert max(map(len, chunks)) <= TEXT_CHARACTERS + len("one ") + len(piece)
+        assert "".join(chunk.removeprefix("one ") for chunk in chunks) == piece * (GROUP_BYTES // 64)
 
 
 @pytest.mark.parametrize(("streams", "interval_s"), [(1, 0.05), (300, 0.05), (600, 0.1), (1800, 0.3), (5000, 0.3)])

@@ -13,12 +13,13 @@ import pytest
 from streamfleet.common.broker.types import CompleteCode, Completion, Retry, RetryCode, TokenGroup
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.settings import WorkerSettings, load
+from streamfleet.worker import publishing
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, EngineUnavailable
 from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
-from streamfleet.worker.publishing import Publisher
+from streamfleet.worker.publishing import Publisher, Tokens
 from tests.broker import Broker
 from tests.clocks import HandClock
 from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
@@ -81,6 +82,13 @@ async def test_tokens_are_written_before_the_result_which_says_how_many_there_we
         ("result", None),
     ]
     assert rig.publisher._streams == set()
+
+
+async def test_the_engine_hears_how_often_a_reader_gets_a_chunk() -> None:
+    rig = Rig()
+    rig.publisher._streams |= {cast("Tokens", number) for number in range(599)}
+    await rig.run(in_flight_request(1, stream=b"1"))
+    assert rig.engine.seen[0].chunk_every_s == pytest.approx(2 * publishing.INTERVAL_S)
 
 
 async def test_of_an_attempt_that_is_tried_again_nothing_more_is_written() -> None:

@@ -26,6 +26,7 @@ from streamfleet.worker.in_flight import InFlightRequest
 log = structlog.get_logger(__name__)
 GROUP_BYTES = 65_536
 BYTES_AT_ONCE = 1_048_576
+TEXT_CHARACTERS = 4_096  # of one chunk, to which others are added: each addition copies it
 MOST_HELD_BYTES = 33_554_432
 """Of all requests together, while Redis does not take them."""
 GROUPS_AT_ONCE = 2  # the first may hold only the role: the first token must not wait for an interval
@@ -72,13 +73,10 @@ class Tokens:
             self.total += 1
             self.drop()
             return
-        before = self._waiting[-1] if self._waiting else None
-        if isinstance(chunk, Text) and isinstance(before, Text) and before.make == chunk.make:
-            before.text += chunk.text
-        else:
+        if not (isinstance(chunk, Text) and self._waiting and _join(self._waiting[-1], chunk)):
             self.total += 1
             self._waiting.append(chunk)
-        size = len(chunk.text if isinstance(chunk, Text) else chunk) + 1
+        size = len(chunk.text.encode("utf-8", "replace") if isinstance(chunk, Text) else chunk) + 1
         self._bytes += size
         self._publisher.holds(self, size)
 
@@ -246,6 +244,14 @@ class Publisher:
             log.warning("tokens_not_published", error=kind, reason=str(error))
         self._said.add(kind)
         return False
+
+
+def _join(before: bytes | Text, text: Text) -> bool:
+    """Add a text to the one before it. Returns false if it has to be a chunk of its own."""
+    if isinstance(before, bytes) or before.make != text.make or len(before.text) >= TEXT_CHARACTERS:
+        return False
+    before.text += text.text
+    return True
 
 
 def _chunks(group: TokenGroup) -> int:

@@ -88,4 +88,4 @@ class Deltas:
 
 
 def _filled(frame: Frame, text: str) -> bytes:
-    return frame[0] + single_line(encode_basestring(text)).encode() + frame[1]
+    return frame[0] + single_line(encode_basestring(text)).encode("utf-8", "replace") + frame[1]

@@ -124,7 +124,7 @@ class VllmEngine:
         try:
             with log_levels_kept():
                 hosted = await self._engine_thread.start()
-                vllm_host.tap(hosted, self._watchdog)
+                vllm_host.tap(hosted, self._watchdog, self._steps)
                 self._app = await vllm_host.open_application(hosted, self._stack)
                 self.endpoints, self.fields = vllm_host.endpoints_of(self._app), vllm_host.fields_of(self._app)
                 self._direct, reason = direct.opened(hosted, self._app)

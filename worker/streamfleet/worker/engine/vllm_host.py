@@ -31,7 +31,7 @@ from streamfleet.worker.engine.asgi import Application
 from streamfleet.worker.engine.base import STREAMED, Capacity, EngineRequest, Partial
 from streamfleet.worker.engine.deltas import Deltas
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
-from streamfleet.worker.engine.watchdog import Watchdog
+from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +85,9 @@ _CONTINUABLE = frozenset(
 _MOST_STOP_CHARACTERS = 1024
 _MOST_LOGPROBS = 20
 _MOST_LOGPROBS_KEPT = 10_000
+MOST_TOKENS = 4
+"""In one output of a stream: its number holds to the end, and tokens may come more slowly by then. Four save most: with
+1, 2 and 4, a streamed answer of 64 tokens costs a worker 2.8, 2.0 and 1.6 ms."""
 _CONTEXT_IDS = 16
 """Ids of the prompt that are decoded with those of the output: the first text depends on what is before it."""
 Taken = tuple[list[int], str, list[dict[int, Any]]]
@@ -326,10 +329,10 @@ def loads_adapters() -> bool:
     return os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower() in {"1", "true"}  # as vLLM reads it
 
 
-def tap(hosted: Hosted, watchdog: Watchdog) -> None:
+def tap(hosted: Hosted, watchdog: Watchdog, steps: StepLogger) -> None:
     """Wrap ``generate`` and ``encode`` of this one engine."""
     engine = hosted.engine
-    engine.generate = _tapped(engine.generate, watchdog, hosted)
+    engine.generate = _tapped(engine.generate, watchdog, hosted, steps)
     engine.encode = _tapped(engine.encode, watchdog)
 
 
@@ -372,7 +375,7 @@ def shutdown(hosted: Hosted) -> None:
 
 
 def _tapped(
-    method: Callable[..., Any], watchdog: Watchdog, hosted: Hosted | None = None
+    method: Callable[..., Any], watchdog: Watchdog, hosted: Hosted | None = None, steps: StepLogger | None = None
 ) -> Callable[..., AsyncIterator[Any]]:
     """Returns the method with its requests counted; where ``hosted`` is given, they go on from earlier runs."""
 
@@ -382,9 +385,9 @@ def _tapped(
             progress.ids.append(kwargs["request_id"])
         elif progress is not None and len(args) > _ID_AT:
             progress.ids.append(args[_ID_AT])
-            if hosted is not None:
+            if hosted is not None and steps is not None:
                 deltas = progress.deltas
-                _stream(progress, *args[1:], step_s=watchdog.step_s, **kwargs)
+                _stream(progress, *args[1:], token_s=steps.token_s, **kwargs)
                 args = (*_begin(hosted, progress, *args[:_ID_AT], **kwargs), *args[_ID_AT:])
                 generated = progress.generated
         first = True
@@ -442,19 +445,19 @@ def _parses(request: EngineRequest, options: Mapping[str, Any]) -> bool:
     return bool(request.body.get("tools")) or options.get("reasoning_parser_kwargs") is not None
 
 
-def _stream(progress: Progress, params: Any, engine_id: str, *_: Any, step_s: float, **options: Any) -> None:
+def _stream(progress: Progress, params: Any, engine_id: str, *_: Any, token_s: float, **options: Any) -> None:
     """Let vLLM yield new tokens where they are wanted, no more often than a reader gets a chunk: each costs 20 µs here.
 
-    A caller's own interval counts up to that. A release without `stream_interval` yields each token.
+    A caller's own `stream_interval` counts if it is shorter. A release that has none yields each token.
     """
     request = progress.request
     if progress.deltas is not None:
         params.output_kind = type(params.output_kind).DELTA
         progress.deltas.begin(engine_id, options.get("lora_request"))
-    paced = request.streams and request.chunk_every_s and step_s and not _parses(request, options)
-    if paced and hasattr(params, "stream_interval"):
-        tokens = math.ceil(request.chunk_every_s / step_s)
-        params.stream_interval = min(tokens, params.stream_interval or tokens)
+    if request.streams and request.chunk_every_s and hasattr(params, "stream_interval"):
+        most = min(MOST_TOKENS, math.ceil(request.chunk_every_s / token_s)) if token_s else MOST_TOKENS
+        usual = most if token_s and not _parses(request, options) else 1
+        params.stream_interval = min(most, params.stream_interval or usual)
 
 
 def _continuable(params: Any) -> bool:

@@ -7,6 +7,7 @@ a hang is that requests are in the engine and no step has been reported for a wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
 
 STEPS = 16
 
@@ -22,9 +23,6 @@ class Watchdog:
         clock: monotonic seconds.
         max_gap_s: longest pause between two checks that counts in full. After a longer pause this process itself stood
             still (suspended machine, blocked event loop), and steps may wait unread: not the engine's fault.
-
-    Attributes:
-        step_s: seconds that a step takes, a mean of about the last `STEPS` ones; 0 before the first.
     """
 
     def __init__(self, limit_s: float, clock: Callable[[], float], max_gap_s: float = 2.0) -> None:
@@ -33,7 +31,6 @@ class Watchdog:
         self._limit_s = limit_s
         self._clock = clock
         self._max_gap_s = max_gap_s
-        self.step_s = 0.0
         self._inside = 0
         self._moved_at = self._checked_at = clock()
 
@@ -54,11 +51,7 @@ class Watchdog:
 
     def stepped(self) -> None:
         """Record a step of the engine."""
-        now = self._clock()
-        if self._inside:
-            took_s = now - self._moved_at
-            self.step_s += (took_s - self.step_s) / (STEPS if self.step_s else 1)
-        self._moved_at = now
+        self._moved_at = self._clock()
 
     def check(self) -> str | None:
         """Return the reason why the engine counts as hung, or None. Call it more often than every ``max_gap_s``."""
@@ -78,15 +71,21 @@ class StepLogger:
 
     Attributes:
         kv_use: part of the KV cache in use after the last step, 0 to 1; None if vLLM has not told it.
+        token_s: seconds from one token of a request to its next, a mean over about `STEPS` steps; 0 before the first.
     """
 
     def __init__(self, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
         self.kv_use: float | None = None
+        self.token_s = 0.0
 
-    def record(self, scheduler_stats: object = None, *_args: object, **_kwargs: object) -> None:
-        """Called by vLLM after every step of the engine core."""
+    def record(
+        self, scheduler_stats: object = None, iteration_stats: object = None, *_args: object, **_kwargs: object
+    ) -> None:
+        """Called by vLLM after every step of an engine core."""
         self._watchdog.stepped()
+        if gaps_s := getattr(iteration_stats, "inter_token_latencies_iter", None):
+            self.token_s += (fmean(gaps_s) - self.token_s) / (STEPS if self.token_s else 1)
         self.kv_use = getattr(scheduler_stats, "kv_cache_usage", self.kv_use)
 
     def log(self) -> None:
