@@ -137,23 +137,29 @@ def test_what_runs_at_once_is_divided() -> None:
 
 
 class Dying(Parent):
-    """A parent whose children die at once, after they have served."""
+    """A parent whose children die at once, after they have served, or cannot be started."""
 
-    starts = 0
+    starts, fails = 0, False
 
     async def _run(self, place: int) -> int:
         self.starts += 1
         if place == self._shared.place:
             self._shared.add(Count.HEALTH_PORT, 1)
             self._shared.add(Count.CONNECTIONS, 7)
+        if self.fails:
+            raise OSError(24, "Too many open files")
         return -9
 
 
-async def test_a_child_that_dies_at_once_is_not_started_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_child_that_dies_or_fails_at_once_is_not_started_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
     monkeypatch.setattr(processes, "RESTART_S", 60)
     settings = load(GatewaySettings, gateway_processes=2, gateway_health_port=0)
     with socket.create_server(("127.0.0.1", 0)) as opened:
         parent = Dying(load(QueueSettings), settings, load(LogSettings), opened)
+        parent.fails = fails
         running = asyncio.ensure_future(parent.run())
         await eventually(lambda: parent.starts == 2, 5, "each has died")
         assert not (await asyncio.wait((running,), timeout=0.1))[0]
@@ -195,3 +201,41 @@ def test_where_processes_cannot_share_memory_several_are_refused(monkeypatch: py
     settings = load(GatewaySettings, gateway_processes=2)
     with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_PROCESSES: several processes need Linux"):
         server.run_gateway(load(QueueSettings), settings, load(LogSettings))
+
+
+class Hung:
+    """A child that does not end by itself."""
+
+    returncode = -9
+
+    def __init__(self) -> None:
+        self.killed = asyncio.Event()
+        self.kill = self.killed.set
+
+    def send_signal(self, _: int) -> None:
+        """It hangs."""
+
+    async def communicate(self, _: bytes) -> None:
+        await self.killed.wait()
+
+
+@pytest.mark.parametrize("drain_ms", [0, 600_000])
+async def test_a_child_that_hangs_in_its_drain_is_killed(monkeypatch: pytest.MonkeyPatch, drain_ms: int) -> None:
+    """After the drain, and after a second signal."""
+    monkeypatch.setattr(processes, "HANGS_S", 0.05)
+    settings = load(GatewaySettings, gateway_processes=2, gateway_health_port=0, gateway_drain_ms=drain_ms)
+    children: list[Hung] = []
+
+    async def start(*_: object, **__: object) -> Hung:
+        children.append(Hung())
+        return children[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        parent = Parent(load(QueueSettings), settings, load(LogSettings), opened)
+        running = asyncio.ensure_future(parent.run())
+        await eventually(lambda: len(children) == 2, 5, "they are started")
+        for _ in range(1 if not drain_ms else 2):
+            parent._stop()
+        assert await asyncio.wait_for(running, 5) == 0
+        assert all(each.killed.is_set() for each in children)

@@ -43,11 +43,13 @@ STOPS = signal.SIGUSR1
 the parent's for the second one."""
 RESTART_S = 5.0
 """Shortest time between two starts of a child, so that one that dies at once does not take a core."""
+HANGS_S = 10.0
+"""Time that a child has to end after its drain."""
 PROBE_S = 4.0
 """A child that does not answer a probe for so long has failed it."""
 _PR_SET_PDEATHSIG = 1
 _CHILD = "from streamfleet.gateway.server import run_child; run_child()"
-LOCAL, OK = "127.0.0.1", http.HTTPStatus.OK
+LOCAL, OK, TIMED_OUT = "127.0.0.1", http.HTTPStatus.OK, http.HTTPStatus.GATEWAY_TIMEOUT
 
 
 class Start(NamedTuple):
@@ -165,10 +167,16 @@ class Parent:
         now_s = asyncio.get_running_loop().time
         while not self._stopping.is_set():
             began_s = now_s()
-            status = await self._run(place)
+            try:
+                status = await self._run(place)
+            except OSError as error:  # no more files or processes may be opened: the others serve on
+                log.error("gateway_process_not_started", process=place + 1, error=str(error))  # noqa: TRY400 - it says all
+                status = 1
             self._served = self._served or any(self._shared.of_each(Count.HEALTH_PORT))
             self._shared.clear(place)
             if self._stopping.is_set():
+                if status not in (0, -STOPS):
+                    log.warning("gateway_process_ended", process=place + 1, status=status)
                 return
             log.error("gateway_process_ended", process=place + 1, status=status)
             if not self._served:  # no child has come up yet: what ended this one ends each
@@ -183,7 +191,10 @@ class Parent:
         """Start a child, and wait for its end. Returns its exit status, negative for a signal."""
         files = self._opened.fileno(), self._memory_fd
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-c", _CHILD), stdin=asyncio.subprocess.PIPE, pass_fds=files
+            *(sys.executable, "-P", "-c", _CHILD),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=files,
+            process_group=0,  # Ctrl-C is the parent's
         )
         settings = part_of(self._settings, place)
         start = Start(self._queue, settings, self._log_settings, *files, place, self._health.port, os.getpid())
@@ -195,11 +206,18 @@ class Parent:
         return child.returncode or 0
 
     def _stop(self) -> None:
-        """Have all children drain; a second signal shortens that."""
+        """Have all children drain; a second signal shortens that. One that hangs is killed in the end."""
+        within_s = 0.0 if self._stopping.is_set() else self._settings.gateway_drain_ms / 1000
         self._stopping.set()
+        asyncio.get_running_loop().call_later(within_s + HANGS_S, self._kill)
         self._opened.close()
         for child in self._children:
             self._tell(child)
+
+    def _kill(self) -> None:
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
 
     def _tell(self, child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -209,12 +227,13 @@ class Parent:
 
     def _ready(self) -> Health:
         """Ready while one child is: it takes all connections then."""
-        reason = "no process serves"
+        reasons: list[str] = []
         for page in self.pages("/readyz"):
             if page.status == OK:
                 return Health(live=True, ready=True, reason="")
-            reason = page.text.strip()
-        return Health(live=True, ready=False, reason=reason)
+            # One that does not answer at all says the least.
+            reasons.insert(len(reasons) if page.status == TIMED_OUT else 0, page.text.strip())
+        return Health(live=True, ready=False, reason=next(iter(reasons), "no process serves"))
 
     def _live(self) -> Health:
         """Live while no child hangs: one that has ended is started again."""
@@ -244,7 +263,7 @@ def _ask(place: int, port: int, path: str) -> Page | None:
     except ConnectionError:
         return None
     except (OSError, http.client.HTTPException):
-        return Page(place, http.HTTPStatus.GATEWAY_TIMEOUT, f"process {place + 1} does not answer")
+        return Page(place, TIMED_OUT, f"process {place + 1} does not answer")
     finally:
         connection.close()
 

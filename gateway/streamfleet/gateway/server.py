@@ -48,6 +48,7 @@ LAST_S = 5
 """Seconds to write the last answers, after all waiting callers were told that this process stops."""
 
 
+REFUSED_S = 1.0  # as asyncio waits where no more files may be open
 SLACK, PAUSE_S = 4, 0.005
 """Connections that a process may have beyond its part, and how long it leaves the next one to others then."""
 
@@ -70,7 +71,7 @@ class Acceptor:
         self._opened, self._make_protocol, self._shared = opened, make_protocol, shared
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._waited = False
+        self._waited = self._refused = False
         self._beginning: set[asyncio.Task[Any]] = set()
         self._loop.add_reader(opened, self._accept)
 
@@ -92,10 +93,15 @@ class Acceptor:
             connection, _ = self._opened.accept()
         except BlockingIOError:  # another process was faster
             return
-        except OSError as error:  # no more files may be open
-            log.warning("connection_not_accepted", error=str(error))
-            self._wait()
+        except ConnectionAbortedError:  # its caller has left
             return
+        except OSError as error:  # no more files may be open
+            if not self._refused:
+                log.warning("connections_not_accepted", error=str(error))
+            self._refused = True
+            self._wait(REFUSED_S)
+            return
+        self._refused = False
         task = self._loop.create_task(self._loop.connect_accepted_socket(self._make_protocol, connection))
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
@@ -106,9 +112,9 @@ class Acceptor:
         serving = [count for count, port in zip(connections, ports, strict=True) if port]
         return connections[self._shared.place] > SLACK + sum(serving) / max(1, len(serving))
 
-    def _wait(self) -> None:
+    def _wait(self, pause_s: float = PAUSE_S) -> None:
         self._loop.remove_reader(self._opened)
-        self._pause = self._loop.call_later(PAUSE_S, self._go_on)
+        self._pause = self._loop.call_later(pause_s, self._go_on)
 
     def _go_on(self) -> None:
         self._waited = True
