@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Lane
+from streamfleet.worker.engine import asgi
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
 from tests.contract.subjects import BAD, Subject
@@ -23,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:::(torch|vllm|transformers|multiprocessing)"),
 ]
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -225,3 +226,77 @@ async def test_a_body_is_left_as_it_was(engine: VllmEngine) -> None:
     written = json.dumps(body)
     await asyncio.gather(*(engine.run(EngineRequest(f"b-{n}", CHAT, body, Lane.NORMAL)) for n in range(3)))
     assert json.dumps(body) == written
+
+
+NAMED = {"type": "function", "name": "weather", "parameters": WEATHER["function"]["parameters"]}
+RESPONSE: dict[str, dict[str, Any]] = {
+    "nothing special": {},
+    "instructions": {"instructions": "Answer in French."},
+    "a conversation": {
+        "input": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "日本"}], "type": "message", "id": "m"},
+            {"role": "user", "content": [{"type": "input_text", "text": "Go on"}]},
+        ]
+    },
+    "log probabilities": {"include": ["message.output_text.logprobs"], "top_logprobs": 2},
+    "a schema": {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}, "max_output_tokens": 30},
+    "a tool that has to be called": {"tools": [NAMED], "tool_choice": "required", "max_output_tokens": 60},
+    "a tool by name": {
+        "tools": [NAMED],
+        "tool_choice": {"type": "function", "name": "weather"},
+        "max_output_tokens": 60,
+    },
+    "a tool that may be called": {"tools": [NAMED]},
+    "fields of agents": {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}, "user": "x"},
+    "a wrong temperature": {"temperature": -3},
+    "too long a prompt": {"input": "word " * 5_000},
+    "no such model": {"model": "none"},
+}
+
+
+def masked(value: Any) -> str:
+    """A response or event as text, without times and random ids."""
+    text = re.sub(r'"(id|item_id|call_id)": "[a-z_-]+[0-9a-f]{8,}"', r'"\1": "…"', json.dumps(value, sort_keys=True))
+    return re.sub(r'("created_at": )[0-9.]+|(logprob": -?[0-9]+\.[0-9]{3})[0-9e-]+', r"\1\2", text)
+
+
+@pytest.mark.parametrize("name", RESPONSE)
+async def test_a_streamed_response_is_that_of_vllms_own_server(engine: VllmEngine, name: str) -> None:
+    """Its events are vLLM's, but for how many tokens a delta has; its result is that of the same request unstreamed."""
+    base: dict[str, Any] = {"input": "What is the capital of France?", "max_output_tokens": 4, "temperature": 0, "store": False}
+    body = {**base, **RESPONSE[name]}
+    whole = await engine.run(EngineRequest("unstreamed-1", RESPONSES, body, Lane.NORMAL))
+    events: list[Any] = []
+    request = EngineRequest("streamed-1", RESPONSES, body, Lane.NORMAL, chunk_every_s=0.05)
+    request.on_chunk = lambda line: events.append(json.loads(bytes(line)))
+    reply = await engine.run(request)
+    parts: list[bytes] = []
+    asked_of_it = json.dumps({**body, "stream": True, "request_id": "resp_streamed-1"}).encode()
+    assert engine._app is not None
+    own = await asgi.post(engine._app, RESPONSES, {}, asked_of_it, parts.append)
+    answer, result = json.loads(reply.body), json.loads(whole.body)
+    if whole.status != 200:
+        assert (reply.status, masked(answer), events) == (whole.status, masked(result), [])
+        assert masked(answer) == masked(json.loads(own.body))
+        return
+    assert (result.pop("id"), answer["id"]) == ("resp_unstreamed-1", "resp_streamed-1")
+    assert masked({**result, "id": answer["id"]}) == masked(answer)
+    assert reply.first_token_ms is not None
+    told = [json.loads(line[6:]) for line in b"".join(parts).decode().split("\n") if line.startswith("data: ")]
+    for each in (events, told):
+        assert [event.pop("sequence_number") for event in each] == list(range(len(each)))
+    assert [masked(event) for event in joined(events)] == [masked(event) for event in joined(told)]
+    assert json.loads(reply.body) == events[-1]["response"]
+
+
+def joined(events: list[Any]) -> list[Any]:
+    """Events with the deltas in a row as one."""
+    found: list[Any] = []
+    for event in events:
+        if found and event["type"] == found[-1]["type"] and event["type"].endswith(".delta"):
+            found[-1]["delta"] += event["delta"]
+            found[-1].get("logprobs", []).extend(event.get("logprobs", []))
+        else:
+            found.append(event)
+    return found

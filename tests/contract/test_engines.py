@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Lane
 from streamfleet.worker.cost.check import check_cost, for_engine, pack_fields
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial, Text
@@ -224,6 +224,22 @@ async def test_a_streamed_completion_of_several_choices(subject: Subject) -> Non
     assert asked.text == answer["choices"][0]["text"]
     assert answer["usage"]["completion_tokens"] > 4
     assert all(chunk["choices"] for chunk in asked.chunks), "nobody asked for the count of tokens"
+
+
+async def test_a_streamed_response_has_numbered_events_and_the_result_in_the_last(subject: Subject) -> None:
+    body = {"input": "Once upon a time", "max_output_tokens": 6, "temperature": 0}
+    asked = Collected(EngineRequest("response-1", RESPONSES, body, Lane.LOW))
+    reply = await subject.engine.run(asked.request)
+    plain = json.loads((await subject.engine.run(EngineRequest("response-1", RESPONSES, body, Lane.LOW))).body)
+    answer, (first, *_, last) = json.loads(reply.body), asked.chunks
+    assert [event["sequence_number"] for event in asked.chunks] == list(range(len(asked.chunks)))
+    assert (first["type"], last["response"]) == ("response.created", answer)
+    text = answer["output"][0]["content"][0]["text"]
+    assert text == "".join(event["delta"] for event in asked.chunks if event["type"] == "response.output_text.delta")
+    assert text == plain["output"][0]["content"][0]["text"]
+    assert answer["status"] == plain["status"] == "incomplete"
+    assert answer["usage"]["output_tokens"] == plain["usage"]["output_tokens"] == 6
+    assert reply.first_token_ms is not None
 
 
 async def test_a_bad_body_that_is_to_be_streamed_is_refused_all_the_same(subject: Subject) -> None:

@@ -61,6 +61,24 @@ def test_another_run_is_a_restart() -> None:
     assert words(events) == ["x", Restarted(2), "y", Restarted(2), "z"]
 
 
+@pytest.mark.parametrize("told", ["x", "xy", "z"])
+def test_a_response_that_goes_on_is_a_restart_all_the_same(told: str) -> None:
+    """Its events have numbers and ids of their own run, also where the text is the same."""
+
+    def events(attempt: int, *texts: str) -> dict[bytes, bytes]:
+        said = [
+            {"type": "response.created"},
+            *({"type": "response.output_text.delta", "delta": text} for text in texts),
+        ]
+        chunks = "\n".join(map(json.dumps, said)).encode()
+        return {**group(attempt, str(attempt), 0), b"chunks": chunks, **({b"resumed": b"1"} if attempt > 1 else {})}
+
+    assert words(read(Follower(), events(1, "x", "y"), events(2, told, "u"))) == [
+        *("", "x", "y"),
+        *(Restarted(2), "", told, "u"),
+    ]
+
+
 def test_a_run_that_goes_on_is_no_restart() -> None:
     events = read(
         Follower(), group(1, "a", 0, "", "x", "y"), resumed(1, "b", 0, "", "xyz", "u"), resumed(1, "b", 3, "v")

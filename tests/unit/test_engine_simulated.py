@@ -161,6 +161,34 @@ async def test_a_response() -> None:
     assert (ended["status"], ended["incomplete_details"]) == ("completed", None)
 
 
+async def test_a_streamed_response_tells_its_text_as_often_as_its_reader_gets_it() -> None:
+    """The first token at once, and the rest at the end where the interval is longer than the answer takes."""
+    body = {"input": "Say hi", "max_output_tokens": 50, "ignore_eos": True}
+    counts = {}
+    for every_s in (0.0, 3600.0):
+        request, events = EngineRequest("r-1", RESPONSES, body, Lane.NORMAL, chunk_every_s=every_s), list[Any]()
+        request.on_chunk = lambda line, events=events: events.append(json.loads(bytes(line)))
+        async with started(profile=EXACT, speed=1, clock=Time()) as engine:
+            reply = json.loads((await engine.run(request)).body)
+        deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        assert "".join(deltas) == reply["output"][0]["content"][0]["text"]
+        assert events[-1]["response"] == reply
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        counts[every_s] = len(deltas)
+    assert counts[3600.0] == 2 < counts[0.0]
+
+
+async def test_a_streamed_response_begins_anew() -> None:
+    """As with vLLM: its events cannot go on with those of another run."""
+    body = {"input": "Say hi", "max_output_tokens": 500}
+    async with started(speed=1) as slow:
+        partial = await interrupted(slow, EngineRequest("r-1", RESPONSES, body, Lane.NORMAL), 2)
+        assert partial is not None
+        streamed = EngineRequest("r-1", RESPONSES, body, Lane.NORMAL, on_chunk=lambda _: None, resume=partial)
+        assert await interrupted(slow, streamed, 1) is None
+    assert (streamed.resumed_tokens, streamed.continuable) == (0, False)
+
+
 async def test_it_says_which_endpoints_it_serves() -> None:
     async with started(embeddings=False) as engine:
         for endpoint in (EMBEDDINGS, RERANK):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfleet.common.protocol import CHAT, EMBEDDINGS, Lane
+from streamfleet.common.protocol import CHAT, EMBEDDINGS, RESPONSES, Lane
 from streamfleet.worker.engine import sse_parser as module
 from streamfleet.worker.engine.base import EngineRequest, Text
 from streamfleet.worker.engine.sse_parser import SseParser, streamed_body
@@ -196,3 +196,86 @@ def test_what_is_no_whole_answer_is_none(events: tuple[Any, ...]) -> None:
     reader.parser.feed(wire(*events))
     assert reader.parser.outcome() is None
     assert not any(b"NaN" in chunk or b"Infinity" in chunk for chunk in reader.chunks)
+
+
+# -- responses ---------------------------------------------------------------------------------------------
+
+
+class ResponseReader(Reader):
+    """Collects the events of a response."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        request = EngineRequest("r-1", RESPONSES, {}, Lane.HIGH, on_chunk=self._take)
+        self.parser = SseParser(request, self._clock)
+
+    def outcome(self) -> tuple[int, Any] | None:
+        found = self.parser.outcome()
+        return None if found is None else (found[0], json.loads(found[1]))
+
+
+def event(kind: str, number: int | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": f"response.{kind}", **({} if number is None else {"sequence_number": number}), **more}
+
+
+COMPLETED = {"id": "resp_1", "status": "completed", "output": []}
+BEGUN = (event("created", 0, response={"status": "in_progress"}), event("output_text.delta", 1, delta="é"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("completed", "completed"), ("completed", "incomplete"), ("incomplete", "incomplete")]
+)
+def test_the_answer_is_the_response_of_the_last_event(kind: str, status: str) -> None:
+    """vLLM calls it completed where OpenAI calls it incomplete. Whatever comes behind it does not count."""
+    reader, answer = ResponseReader(), {**COMPLETED, "status": status}
+    reader.now = 5.0
+    reader.parser.feed(wire(*BEGUN, done=False))
+    assert reader.outcome() is None, "it broke off"
+    last = event(kind, 2, response=answer)
+    reader.parser.feed(wire(last, event("keepalive", 3)))
+    assert reader.outcome() == (200, answer)
+    assert reader.told() == [*BEGUN, last]
+    assert (reader.parser.chunks, reader.parser.first_at) == (1, 5.0)
+
+
+def test_events_are_numbered_without_a_hole_whatever_the_server_does() -> None:
+    reader = ResponseReader()
+    wrong = [event("created"), event("in_progress", 7), event("output_text.delta", 7, delta="\u2028ü")]
+    reader.parser.feed(wire(*wrong, event("completed", -1, response=COMPLETED)))
+    assert [each["sequence_number"] for each in reader.told()] == [0, 1, 2, 3]
+    assert reader.told()[2]["delta"] == "\u2028ü"
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "message"),
+    [
+        (event("failed", response={"error": {"code": "server_error", "message": "broken"}}), 500, "broken"),
+        (event("failed", response={"error": {"code": "rate_limit_exceeded", "message": "busy"}}), 429, "busy"),
+        (event("failed", response={"error": {"code": "invalid_prompt", "message": "odd"}}), 400, "odd"),
+        ({"type": "error", "code": "server_error", "message": "flat", "param": None}, 500, "flat"),
+        ({"type": "error", "error": {"code": 503, "message": "nested"}}, 503, "nested"),
+        ({"type": "error", "error": "text"}, 400, "text"),
+    ],
+    ids=str,
+)
+def test_a_response_that_fails_is_an_error_and_no_event(last: dict[str, Any], status: int, message: str) -> None:
+    reader = ResponseReader()
+    reader.parser.feed(wire(*BEGUN, last))
+    found = reader.outcome()
+    assert found is not None
+    assert (found[0], found[1]["error"]["message"]) == (status, message)
+    assert found[1]["error"].get("type") in (None, "server_error")
+    assert reader.told() == list(BEGUN)
+
+
+@pytest.mark.parametrize("response", [{"status": "cancelled"}, {"status": "in_progress"}, {}, None, "x"])
+def test_a_last_event_without_a_finished_response_is_a_stream_that_broke_off(response: Any) -> None:
+    reader = ResponseReader()
+    reader.parser.feed(wire(*BEGUN, event("completed", 2, response=response)))
+    assert reader.outcome() is None
+    assert reader.told() == list(BEGUN)
+
+
+def test_a_response_is_asked_for_without_options_of_chats() -> None:
+    request = EngineRequest("r-1", RESPONSES, {}, Lane.HIGH)
+    assert streamed_body(request, {"input": "x"}) == {"input": "x", "stream": True}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.common.response_events import TEXT_DELTA
 
 Restarts: TypeAlias = Literal["raise", "tell"]
 """Handling of `Restarted` and `Missed`: raised as StreamBroken, or yielded among the chunks."""
@@ -18,7 +19,8 @@ class Chunk:
 
     Attributes:
         id: ``<stream id>/<index in its group>``: pass it to `stream` as `after` to continue after this chunk.
-        data: the OpenAI chunk object: ``chat.completion.chunk``, or ``text_completion`` for /v1/completions.
+        data: the OpenAI chunk object: ``chat.completion.chunk``, or ``text_completion`` for /v1/completions,
+            an event for /v1/responses.
         raw: the same as JSON text, for forwarding without parsing.
         attempt: attempt that generated it.
     """
@@ -59,7 +61,9 @@ class Missed:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """Text that a chunk adds to the first choice."""
+    """Text that a chunk adds to the first choice, or an event to a response."""
+    if data.get("type") == TEXT_DELTA:
+        return str(data.get("delta"))
     choices = data.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index", 0) == 0:

@@ -111,6 +111,8 @@ class _Seam:
     def add(self, chunk: Chunk) -> list[Event]:
         """Returns events in place of a chunk: its new part, nothing, or a restart if the text before is another one."""
         self._held.append(chunk)
+        if "choices" not in chunk.data:  # an event of a response, with numbers and ids of its own run
+            return self.give_up()
         text, ends = chunk.text, _finishes(chunk.data)
         known = min(len(text), self._had.characters - self._told.characters)
         self._told.add(text[:known])

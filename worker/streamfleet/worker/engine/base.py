@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Lane
 
 NO_DEADLINE_S = 9_999_999_999
-STREAMED = frozenset({CHAT, COMPLETIONS})
+STREAMED = frozenset({CHAT, COMPLETIONS, RESPONSES})
 """Endpoints whose answers come in chunks where somebody wants them."""
 
 
@@ -67,8 +67,9 @@ class EngineRequest:
         lane: the lane it came from.
         deadline_ms: epoch milliseconds after which the answer is useless; None for no deadline.
         traceparent: W3C trace context of its run, for spans of the engine's own; empty if tracing is off.
-        on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object as JSON, on one line, or a
-            `Text`. None if the caller wants no chunks. The whole answer is returned all the same.
+        on_chunk: called with each chunk of the answer as it arrives: an OpenAI chunk object, or event of a response,
+            as JSON, on one line, or a `Text`. None if the caller wants no chunks. The whole answer is returned all the
+            same.
         chunk_every_s: seconds between two chunks that a reader gets; an engine need not make them more often. 0 for
             each token.
         tells_usage: true if the caller wants the last chunk too, which only counts tokens.

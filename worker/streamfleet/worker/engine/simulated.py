@@ -18,7 +18,8 @@ from typing import Any
 
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.numbers import BYTES_PER_TOKEN
-from streamfleet.common.protocol import CHAT, EMBEDDINGS
+from streamfleet.common.protocol import CHAT, EMBEDDINGS, RESPONSES
+from streamfleet.common.response_events import TEXT_DELTA, events_of
 from streamfleet.worker.engine import partial, simulated_api
 from streamfleet.worker.engine.base import (
     Capacity,
@@ -65,7 +66,7 @@ class _Job:
     done: asyncio.Future[None]
     submitted_s: float
     steps_left: int
-    chunks: _Chunks | None = None
+    chunks: _Chunks | _Events | None = None
     cached_tokens: int = 0
     first_token_ms: float | None = field(default=None)
 
@@ -159,10 +160,14 @@ class SimulatedEngine:
             return plan
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         created_s = self._clock.now_ms() // 1000
-        chunks = _Chunks(plan, created_s) if request.streams else None
+        chunks: _Chunks | _Events | None = None
+        if request.streams:
+            chunks = (
+                _Events(plan, created_s, self._clock) if request.endpoint == RESPONSES else _Chunks(plan, created_s)
+            )
         job = _Job(plan, done, self._clock.monotonic(), plan.steps - self._steps_taken_over(plan), chunks)
         request.resumed_tokens = request.made = job.made
-        request.continuable = bool(plan.lengths)
+        request.continuable = bool(plan.lengths) and not isinstance(chunks, _Events)
         request.snapshot = lambda: self._snapshot(job)
         heappush(self._waiting, (request.priority, next(self._order), job))
         self._watchdog.entered()
@@ -183,7 +188,7 @@ class SimulatedEngine:
             raise EngineAborted("the simulated engine dropped the request")
         if chunks is not None:
             chunks.end(job.cached_tokens)
-        answer = simulated_api.answer(plan, self._clock.now_ms() // 1000, job.cached_tokens)
+        answer = simulated_api.answer(plan, created_s, job.cached_tokens)
         return EngineReply(200, answer, job.first_token_ms)
 
     def capacity(self) -> Capacity:
@@ -243,13 +248,13 @@ class SimulatedEngine:
         return {**partial.identity(self.kind, self._model(plan), plan.request), "lengths": list(plan.lengths)}
 
     def _snapshot(self, job: _Job) -> Partial | None:
-        if job.steps_left <= 0:
+        if job.steps_left <= 0 or not job.plan.request.continuable:
             return None
         return partial.pack(self._identity(job.plan), job.made, steps=job.plan.steps - job.steps_left)
 
     def _steps_taken_over(self, plan: simulated_api.Plan) -> int:
         """Returns the number of steps that earlier runs have made; 0 to begin anew."""
-        if plan.request.resume is None:
+        if plan.request.resume is None or (plan.request.streams and plan.request.endpoint == RESPONSES):
             return 0
         steps = (partial.unpack(plan.request.resume, self._identity(plan)) or {}).get("steps")
         return steps if isinstance(steps, int) and 0 < steps < plan.steps else 0
@@ -409,6 +414,52 @@ class _Chunks:
 
     def _hand_on(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> None:
         self._on_chunk(self._chunk(choices, usage))
+
+
+class _Events:
+    """The events of one streamed response, as often as a reader gets them.
+
+    Args:
+        plan: what is answered.
+        created_s: epoch seconds of the answer.
+        clock: source of time.
+    """
+
+    def __init__(self, plan: simulated_api.Plan, created_s: int, clock: Clock) -> None:
+        self._plan, self._created_s, self._clock = plan, created_s, clock
+        self._request = plan.request
+        events = events_of(simulated_api.response(plan, created_s))
+        at = next(number for number, event in enumerate(events) if event["type"] == TEXT_DELTA)
+        self._begin, self._delta, self._end = events[:at], events[at], events[at + 1 : -1]
+        self._tokens = self._end[0]["text"].split(" ")
+        self._made = self._told = self._events = 0
+        self._due_at = 0.0
+
+    def make(self, steps: int) -> None:
+        """Hand on what so many more steps add to the text."""
+        if not self._made:
+            self._hand_on(*self._begin)
+        self._made += steps
+        if self._clock.monotonic() >= self._due_at:
+            self._tell()
+
+    def end(self, cached_tokens: int) -> None:
+        """Hand on the rest of the text, and the whole response."""
+        self._tell()
+        self._hand_on(*self._end, events_of(simulated_api.response(self._plan, self._created_s, cached_tokens))[-1])
+
+    def _tell(self) -> None:
+        first, self._told = self._told, self._made
+        if tokens := self._tokens[first : self._told]:
+            self._hand_on({**self._delta, "delta": (" " if first else "") + " ".join(tokens)})
+            self._due_at = self._clock.monotonic() + self._request.chunk_every_s
+
+    def _hand_on(self, *events: dict[str, Any]) -> None:
+        for event in events:
+            chunk = json.dumps({**event, "sequence_number": self._events}, separators=(",", ":"))
+            self._events += 1
+            if self._request.on_chunk is not None:
+                self._request.on_chunk(chunk.encode("ascii"))
 
 
 class PrefixCache:

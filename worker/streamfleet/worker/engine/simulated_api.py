@@ -148,7 +148,7 @@ def answer(done: Plan, created_s: int, cached_tokens: int = 0) -> bytes:
     if done.request.endpoint == EMBEDDINGS:
         return _embeddings(done)
     if done.request.endpoint == RESPONSES:
-        return _response(done, created_s, cached_tokens)
+        return _json(response(done, created_s, cached_tokens))
     chat = done.request.endpoint == CHAT
     choices = [
         {
@@ -357,7 +357,8 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def _response(done: Plan, created_s: int, cached_tokens: int) -> bytes:
+def response(done: Plan, created_s: int, cached_tokens: int = 0) -> dict[str, Any]:
+    """The object of a response. Arguments as of `answer`."""
     body, (text,), (reason,) = done.request.body, texts(done), done.finish_reasons
     status = "completed" if reason == "stop" else "incomplete"
     message = {
@@ -368,36 +369,34 @@ def _response(done: Plan, created_s: int, cached_tokens: int) -> bytes:
         "content": [{"type": "output_text", "text": text, "annotations": []}],
     }
     used = sum(done.lengths)
-    return _json(
-        {
-            "id": f"resp_{done.request.id}",
-            "object": "response",
-            "created_at": created_s,
-            "status": status,
-            "error": None,
-            "incomplete_details": None if reason == "stop" else {"reason": "max_output_tokens"},
-            "instructions": body.get("instructions"),
-            "max_output_tokens": body.get("max_output_tokens"),
-            "metadata": body.get("metadata") or {},
-            "model": MODEL,
-            "output": [message],
-            "parallel_tool_calls": True,
-            "previous_response_id": None,
-            "store": False,
-            "temperature": body.get("temperature"),
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": body.get("top_p"),
-            "usage": {
-                "input_tokens": done.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": cached_tokens},
-                "output_tokens": used,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": done.prompt_tokens + used,
-            },
-        }
-    )
+    return {
+        "id": f"resp_{done.request.id}",
+        "object": "response",
+        "created_at": created_s,
+        "status": status,
+        "error": None,
+        "incomplete_details": None if reason == "stop" else {"reason": "max_output_tokens"},
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "metadata": body.get("metadata") or {},
+        "model": MODEL,
+        "output": [message],
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "store": False,
+        "temperature": body.get("temperature"),
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": body.get("top_p"),
+        "usage": {
+            "input_tokens": done.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": cached_tokens},
+            "output_tokens": used,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": done.prompt_tokens + used,
+        },
+    }
 
 
 def _embeddings(done: Plan) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 from streamfleet.common import jsontext
 from streamfleet.common.jsontext import single_line
+from streamfleet.common.protocol import RESPONSES
 from streamfleet.worker.engine.assembling import Assembly
 from streamfleet.worker.engine.base import EngineRequest
 
@@ -19,10 +20,15 @@ MOST_EVENT_BYTES = 4 * 1_048_576
 """Far beyond what one token with all its log probabilities takes."""
 EVENT_STREAM = "text/event-stream"
 _DONE = b"[DONE]"
+_FINAL = ("response.completed", "response.incomplete")
+_STATUSES = {"server_error": 500, "rate_limit_exceeded": 429}
+"""Of the codes with which OpenAI's responses fail; those of all others are the request's own fault."""
 
 
 def streamed_body(request: EngineRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the body that asks for a streamed answer, always with token counts, which the result needs."""
+    if request.endpoint == RESPONSES:  # its last event has the whole answer
+        return {**body, "stream": True}
     along = {"continuous_usage_stats": True} if request.counts_along else {}
     return {**body, "stream": True, "stream_options": {"include_usage": True, **along}}
 
@@ -44,6 +50,8 @@ class SseParser:
         self.chunks = 0
         self._request, self._clock = request, clock
         self._assembly = Assembly()
+        self._response: Any = None  # as the last event of a response has it
+        self._events = 0
         self._rest = b""
         self._lines: list[bytes] = []
         self._error: tuple[int, bytes] | None = None
@@ -64,9 +72,11 @@ class SseParser:
         """
         if self._error is not None:
             return self._error
-        if self._broken or not (self._aborted or (self._done and self._assembly.finished)):
+        ended = self._assembly.finished if self._response is None else self._done
+        if self._broken or not (self._aborted or (self._done and ended)):
             return None
-        return 200, json.dumps(self._assembly.answer(), separators=(",", ":")).encode("ascii")
+        answer = self._response or self._assembly.answer()
+        return 200, json.dumps(answer, separators=(",", ":")).encode("ascii")
 
     def _take(self, line: bytes) -> None:
         if line.startswith(b"data:"):
@@ -86,6 +96,8 @@ class SseParser:
             chunk = None
         if not isinstance(chunk, dict):
             self._broken = True
+        elif self._request.endpoint == RESPONSES:
+            self._response_event(chunk, data)
         elif chunk.get("error") and "choices" not in chunk:
             self._error = (_status_of(chunk["error"]), data)
         else:
@@ -102,6 +114,32 @@ class SseParser:
             self.chunks += some
             self.first_at = self.first_at or self._clock()
         if self._request.on_chunk is not None and (said or self._request.tells_usage):
+            self._request.on_chunk(_on_one_line(data))
+
+    def _response_event(self, event: dict[str, Any], data: bytes) -> None:
+        """Hand on an event of a response, numbered without a hole. The last one has the answer; one that tells of an
+        error is an error's answer, so that the reader gets the queue's own.
+        """
+        kind, response = str(event.get("type")), event.get("response")
+        response = response if isinstance(response, dict) else {}
+        if kind in {"error", "response.failed"}:
+            error = response.get("error") or event.get("error") or {**event, "type": None}
+            told = error if isinstance(error, dict) else {"message": str(error)}
+            status = _STATUSES.get(str(told.get("code"))) or _status_of(told)
+            self._error = status, json.dumps({"error": told}).encode()
+            return
+        if kind in _FINAL:
+            self._response, self._done = response, True
+            if response.get("status") not in ("completed", "incomplete"):
+                self._broken = True
+                return
+        elif kind.endswith(".delta"):
+            self.chunks += 1
+            self.first_at = self.first_at or self._clock()
+        if event.get("sequence_number") != self._events:
+            data = json.dumps({**event, "sequence_number": self._events}, separators=(",", ":")).encode("ascii")
+        self._events += 1
+        if self._request.on_chunk is not None:
             self._request.on_chunk(_on_one_line(data))
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
-from streamfleet.common.protocol import EMBEDDINGS
+from streamfleet.common.protocol import EMBEDDINGS, RESPONSES
 from streamfleet.worker.engine import asgi, direct, vllm_host
 from streamfleet.worker.engine.base import (
     Capacity,
@@ -155,6 +155,8 @@ class VllmEngine:
         asked = request.body if parser is None else streamed_body(request, request.body)
         if hosted.by_priority:  # in the body: vLLM reads a header only for endpoints that generate
             asked = {**asked, "priority": request.priority}
+        if request.endpoint == RESPONSES:
+            asked = {**asked, "request_id": f"resp_{request.id}"}  # the id of the response
         body = encode_body(asked)
         if isinstance(body, EngineReply):
             return body

@@ -25,10 +25,10 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import structlog
 
-from streamfleet.common.protocol import ENDPOINTS
+from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS
 from streamfleet.worker.engine import partial
 from streamfleet.worker.engine.asgi import Application
-from streamfleet.worker.engine.base import STREAMED, Capacity, EngineRequest, Partial
+from streamfleet.worker.engine.base import Capacity, EngineRequest, Partial
 from streamfleet.worker.engine.deltas import Deltas
 from streamfleet.worker.engine.orphan_guard import OWNER_VARIABLE
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
@@ -419,7 +419,7 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
     progress.generated, request.continuable = None, False
     if (
         len(progress.ids) > 1  # several prompts
-        or request.endpoint not in STREAMED
+        or request.endpoint not in (CHAT, COMPLETIONS)
         or (request.streams and _parses(request, options))
         or not isinstance(prompt, dict)
         or prompt.get("type") != "token"  # not of text alone
