@@ -264,7 +264,12 @@ def masked(value: Any) -> str:
 @pytest.mark.parametrize("name", RESPONSE)
 async def test_a_streamed_response_is_that_of_vllms_own_server(engine: VllmEngine, name: str) -> None:
     """Its events are vLLM's, but for how many tokens a delta has; its result is that of the same request unstreamed."""
-    base: dict[str, Any] = {"input": "What is the capital of France?", "max_output_tokens": 4, "temperature": 0, "store": False}
+    base: dict[str, Any] = {
+        "input": "What is the capital of France?",
+        "max_output_tokens": 4,
+        "temperature": 0,
+        "store": False,
+    }
     body = {**base, **RESPONSE[name]}
     whole = await engine.run(EngineRequest("unstreamed-1", RESPONSES, body, Lane.NORMAL))
     events: list[Any] = []

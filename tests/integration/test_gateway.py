@@ -95,12 +95,6 @@ async def test_responses(stage: Stage, sdk: openai.AsyncOpenAI) -> None:
     assert caught.value.param == "store"
 
 
-async def test_a_response_that_would_be_streamed_is_refused(sdk: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        await sdk.responses.create(model=MODEL, input="Say hi", stream=True)
-    assert (caught.value.param, caught.value.code) == ("stream", "unsupported_parameter")
-
-
 POOLED: dict[str, dict[str, Any]] = {
     "/v1/score": {"text_1": "a", "text_2": ["b", "c"]},
     "/score": {"text_1": "a", "text_2": ["b", "c"]},

@@ -139,7 +139,7 @@ SCHEMAS: dict[str, Schema] = {
         instructions=TEXT,
         max_output_tokens={"type": "integer", "minimum": 1},
         store={"type": "boolean", "enum": [False], "description": "nothing is stored: true is refused"},
-        **{name: _REQUEST[name] for name in ("model", "service_tier", "temperature", "user")},
+        **{name: _REQUEST[name] for name in ("model", "service_tier", "stream", "temperature", "user")},
     ),
     "RerankRequest": open_object(
         ["query"],

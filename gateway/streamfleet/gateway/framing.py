@@ -1,6 +1,7 @@
 """Events of a stream as bytes, for readers that can resume, and for those that know only `data:` lines. Pure.
 
-OpenAI's chunks come in as the engine made them; each goes out as one server-sent event with one line of data.
+OpenAI's chunks come in as the engine made them, and so do the events of responses; each goes out as one server-sent
+event with one line of data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.common.jsontext import single_line
-from streamfleet.common.protocol import CHAT
+from streamfleet.common.protocol import CHAT, RESPONSES
+from streamfleet.common.response_events import event_type, events_of
 from streamfleet.gateway.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"
@@ -34,11 +36,6 @@ def tier_field(tier: str | None) -> dict[str, str]:
     return {} if tier is None else {"service_tier": tier}
 
 
-def error_frame(error: ApiError) -> bytes:
-    """Returns an error inside a stream, as OpenAI's clients raise it."""
-    return frame({"error": error.error})
-
-
 @dataclass(slots=True)
 class Framing:
     """The form in which one reader gets one answer.
@@ -47,7 +44,8 @@ class Framing:
         event_ids: True for a reader that can resume: its chunks have ids, and a comment breaks a silence. For others
             a chunk without text does, because many readers know only `data:` lines.
         tier: `service_tier` in every chunk; None for none.
-        endpoint, request_id, model: of the request, for chunks before the engine's first.
+        endpoint: of the request; empty where the first chunk has to tell whether it is a response.
+        request_id, model: of the request, for chunks before the engine's first.
     """
 
     event_ids: bool
@@ -57,10 +55,15 @@ class Framing:
     model: str = ""
     _first: str = ""
     _head: dict[str, Any] = field(default_factory=dict)
+    _last: str = ""  # event of a response
     _imposed: bool = False  # a chunk of our own came first, so all others have its id, and not the engine's
 
     def chunk(self, chunk_id: str, raw: str) -> bytes:
         """Returns a chunk as one event, with its JSON unchanged if that is one line for every reader."""
+        if not self.endpoint:
+            self.endpoint = RESPONSES if event_type(raw) else CHAT
+        if self.endpoint == RESPONSES:
+            return self._event(chunk_id, raw)
         if self._imposed or "\r" in raw:
             return self.answer(json.loads(raw), chunk_id)
         if self.tier is not None and raw.startswith('{"'):
@@ -71,7 +74,8 @@ class Framing:
 
     def group(self, stream_id: str, chunks: Sequence[str]) -> bytes:
         """Returns the chunks of an event of the queue's stream, each as one event; their ids count from 0."""
-        if not (self.event_ids or self._imposed or self.tier):  # at once: most readers are so
+        # At once: most readers are so.
+        if not (self.event_ids or self._imposed or self.tier or self.endpoint == RESPONSES):
             text = "\n\ndata: ".join(chunks)
             if text.isascii() and "\r" not in text:
                 return f"data: {text}\n\n".encode()
@@ -81,6 +85,35 @@ class Framing:
         """Returns a parsed chunk as one event, such as a whole answer."""
         head = self._head if self._imposed else {}
         return frame({**chunk, **head, **tier_field(self.tier)}, chunk_id if self.event_ids else "")
+
+    def whole(self, response: Mapping[str, Any]) -> bytes:
+        """Returns a whole answer as events, for a request whose chunks were not kept."""
+        if response.get("object") != "response":
+            return self.answer(whole_answer_chunk(response))
+        *told, last = (json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events_of(response))
+        self.endpoint = RESPONSES
+        return b"".join([self._event("", raw) for raw in told]) + self._event(WHOLE, last)
+
+    def error(self, error: ApiError) -> bytes:
+        """Returns an error inside a stream, as OpenAI's clients raise it."""
+        if self.endpoint != RESPONSES:
+            return frame({"error": error.error})
+        number = json.loads(self._last or "{}").get("sequence_number", -1) + 1
+        told = {"type": "error", "code": error.code, "message": error.error["message"], "param": error.param}
+        # OpenAI documents these fields, and sends `error`; its Python client raises only what has that.
+        return frame({**told, "sequence_number": number, "error": error.error}, event="error")
+
+    def _event(self, chunk_id: str, raw: str) -> bytes:
+        """Returns an event of a response, named by its type; `service_tier` is a field of the response itself."""
+        self._last = raw
+        if "\r" in raw or (self.tier is not None and '"response":{' in raw):
+            data = json.loads(raw)
+            if isinstance(data.get("response"), dict):
+                data["response"] |= tier_field(self.tier)
+            raw = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        line = raw if raw.isascii() else single_line(raw)
+        named = f"id: {chunk_id}\n" if self.event_ids and chunk_id else ""
+        return f"event: {event_type(raw)}\n{named}data: {line}\n\n".encode(errors="backslashreplace")
 
     def learn(self, raw: str) -> None:
         """Keep the engine's first chunk, for what all chunks of the answer have in common."""
@@ -93,7 +126,7 @@ class Framing:
             now_s: epoch seconds.
             default_model: the model of requests that name none.
         """
-        if self.event_ids:
+        if self.event_ids or self.endpoint == RESPONSES:  # which has no event without content
             return COMMENT
         chat = self.endpoint == CHAT
         if not self._head and self._first:

@@ -173,9 +173,9 @@ async def embeddings(request: Request) -> Response:
     return await answer(request, EMBEDDINGS)
 
 
-@router.post(RESPONSES, **operation({200: _ANSWER}, _ERRORS, body("ResponseRequest"), _NAMED))
+@router.post(RESPONSES, **operation({200: _STREAMED}, _ERRORS, body("ResponseRequest"), _STREAMING))
 async def responses(request: Request) -> Response:
-    """An answer of the Responses API: whole, and stored nowhere."""
+    """An answer of the Responses API, stored nowhere."""
     return await answer(request, RESPONSES)
 
 

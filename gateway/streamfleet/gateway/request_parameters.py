@@ -50,7 +50,7 @@ REQUIRED_FIELDS = {
 """Endpoints that callers may name, each with its required field; empty where one of several is enough."""
 BATCH_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 """Endpoints that lines of a batch may name."""
-_WITHOUT_STREAM = (RESPONSES, SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
+_WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
 """Fields of the Responses API that need stored responses, which a gateway does not have."""
 TIERS = {

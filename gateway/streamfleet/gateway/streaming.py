@@ -1,8 +1,9 @@
-"""Server-sent events while tokens are generated: OpenAI's chunks, with ids to resume from, and always an end.
+"""Server-sent events while tokens are generated: OpenAI's chunks or events, with ids to resume from, and an end.
 
 `open_stream` takes a `Reading` and returns the response. Chunks come from the client library and go to the connection,
 directly where `edge` allows that. It waits for the first event, so that an early failure is an answer with a status.
-GET /v1/streams reads a stream again, from its beginning or from the last chunk that a reader has.
+GET /v1/streams reads a stream again, from its beginning or from the last chunk that a reader has; so does GET
+/v1/responses.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from streamfleet.common.errors import RequestFailed, RequestLost, StreamfleetError
-from streamfleet.common.protocol import Lane
+from streamfleet.common.errors import InvalidRequest, RequestFailed, RequestLost, StreamfleetError
+from streamfleet.common.protocol import RESPONSES, Lane
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
-from streamfleet.gateway.document import AFTER, EXPECTED, RESTARTS, SSE, answers, operation
+from streamfleet.gateway.document import AFTER, COUNT, EXPECTED, RESTARTS, SSE, answers, operation, query
 from streamfleet.gateway.edge import DirectWriter
 from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
-from streamfleet.gateway.framing import DONE, Framing, error_frame, frame, whole_answer_chunk
+from streamfleet.gateway.framing import DONE, Framing, frame
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.request_parameters import belongs_to, read_restart_events, read_tells_expected
 from streamfleet.producer.client import Client
@@ -55,6 +56,8 @@ class Reading:
         framing: the form in which the reader gets the answer.
         lane: lane of a request that this call sent; None for one that it only reads.
         at_once: True to send the headers before the first event: the caller asks for what they say of its wait.
+        skip: number of the first run's chunks that the reader has. It does not tell of which run they are, so it hears
+            of every restart.
     """
 
     context: AuthContext
@@ -65,9 +68,10 @@ class Reading:
     wait_s: float
     on_left: Callable[[], None]
     on_result: Callable[[Result | None], Coroutine[Any, Any, None]] | None = None
-    framing: Framing = field(default_factory=lambda: Framing(event_ids=True))
+    framing: Framing = field(default_factory=lambda: Framing(event_ids=True, endpoint=""))
     lane: Lane | None = None
     at_once: bool = False
+    skip: int = 0
 
     @property
     def reads_again(self) -> bool:
@@ -98,16 +102,18 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     Raises:
         ApiError, StreamfleetError: the request ended without success before the first event.
     """
-    shown, told = reading.after is not None, False
+    shown, told, skip = reading.after is not None or reading.skip > 0, False, reading.skip
     async with contextlib.aclosing(tokens.events()) as groups:
         try:
-            async for events in groups:
+            async for came in groups:
                 if reading.live:
-                    _observe_lags(events, reading.context.gateway.clock.now_ms())
+                    _observe_lags(came, reading.context.gateway.clock.now_ms())
+                events = _behind(came, skip) if skip else came
+                skip = 0 if events else skip - len(came)
                 sent, error = encode_events(events, reading.restart_events, reading.framing, shown=shown)
                 if error is not None:
                     reading.on_left()  # nobody reads the new attempt
-                    yield sent + _error(error, begun=told or bool(sent) or not reading.reads_again)
+                    yield sent + _error(reading, error, begun=told or bool(sent) or not reading.reads_again)
                     return
                 if sent:
                     shown = told = True
@@ -115,7 +121,7 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
         except RequestFailed as failure:
             result = await reading.client.result(failure.id, 0)
             _settle(reading, result)
-            yield _error(result_to_api_error(result), begun=told or (shown and not reading.reads_again))
+            yield _error(reading, result_to_api_error(result), begun=told or (shown and not reading.reads_again))
             return
         except RequestLost:
             _settle(reading, None)
@@ -123,16 +129,22 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     if not shown or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
         if not shown:
-            yield reading.framing.answer(whole_answer_chunk(result.response or {}))
+            yield reading.framing.whole(result.response or {})
         _settle(reading, result)
     yield DONE
 
 
-def _error(error: ApiError, *, begun: bool) -> bytes:
+def _behind(events: list[Event], skip: int) -> list[Event]:
+    """Events without so many chunks that the reader has; from a restart or a gap on, it has none."""
+    had = next((at for at, event in enumerate(events[:skip]) if not isinstance(event, Chunk)), skip)
+    return events[had:]
+
+
+def _error(reading: Reading, error: ApiError, *, begun: bool) -> bytes:
     """Returns an error as an event; raises it if the stream has not begun, so that it keeps its status."""
     if not begun:
         raise error from None
-    return error_frame(error)
+    return reading.framing.error(error)
 
 
 def _settle(reading: Reading, result: Result | None) -> None:
@@ -182,7 +194,7 @@ async def open_stream(reading: Reading) -> Response:
         ApiError, StreamfleetError: the request failed before its first event.
         CallerLeft: the caller left before that; the caller of this function decides what becomes of the request.
     """
-    tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
+    tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live or reading.skip > 0)
     source = frames(reading, tokens)
     watcher = reading.context.watcher(reading.lane)
     first = asyncio.ensure_future(anext(source))
@@ -264,10 +276,10 @@ class EventStream(Response):
             async for data in self._source:
                 await self._send(send, data)
         except ApiError as error:
-            await self._send(send, error_frame(error))
+            await self._send(send, self._reading.framing.error(error))
         except StreamfleetError as error:
             log.warning("stream_broke", request_id=self._reading.handle.id, error=str(error))
-            await self._send(send, error_frame(exception_to_api_error(error)))
+            await self._send(send, self._reading.framing.error(exception_to_api_error(error)))
 
     def _write_directly(self, stream_id: str, chunks: list[str]) -> None:
         """Write chunks directly: with a thousand streams, waking a task for each group costs a quarter of the time."""
@@ -300,7 +312,7 @@ class EventStream(Response):
             pump.cancel()
             await asyncio.wait((pump,))
             self._reading.on_left()
-            await self._send(send, error_frame(error))
+            await self._send(send, self._reading.framing.error(error))
 
     async def _keep_alive(self, send: Send, wait_s: float) -> None:
         """Break a silence, unless events are on their way: it would stand inside of one that is sent in pieces.
@@ -322,7 +334,8 @@ class EventStream(Response):
             await asyncio.wait((nothing,))
 
     async def _send(self, send: Send, data: bytes) -> None:
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+        if data != DONE or self._reading.framing.endpoint != RESPONSES:  # whose last event is the end
+            await send({"type": "http.response.body", "body": data, "more_body": True})
         self._sent_s = asyncio.get_running_loop().time()
         self._last = data
 
@@ -336,6 +349,8 @@ async def _finish(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None]
 
 router = APIRouter(tags=["models"])
 _ERRORS = (400, 404, 499, 504, "4XX", "5XX")
+PREFIX = "resp_"
+"""Beginning of a response's id; its request's id follows."""
 ENDED = {"description": "the stream has ended, and nothing is left behind `Last-Event-ID`"}
 
 
@@ -348,6 +363,34 @@ async def stream(request: Request, request_id: str) -> Response:
 
     `Last-Event-ID` resumes after that event. Reading changes nothing, and leaving cancels nothing.
     """
+    return await _read_again(request, request_id)
+
+
+@router.get(
+    RESPONSES + "/{response_id}",
+    **operation(
+        {200: answers("EngineAnswer", SSE), 204: ENDED},
+        _ERRORS,
+        parameters=(
+            query("stream", {"type": "string", "enum": ["true"]}, "needed: responses are not stored"),
+            query("starting_after", COUNT, "`sequence_number` of the last event that you have"),
+            *(AFTER, RESTARTS, EXPECTED),
+        ),
+    ),
+)
+async def response_stream(request: Request, response_id: str) -> Response:
+    """The events of a response that was streamed, as long as they are kept. Its `id` has that of its request."""
+    asked = request.query_params
+    if asked.get("stream") != "true":
+        text = "must be true: responses are not stored, only their events for a time"
+        raise InvalidRequest(text, "stream", "unsupported_parameter")
+    after = asked.get("starting_after", "")
+    if not (after.isascii() and after.isdigit() and len(after) < 10) and after:
+        raise InvalidRequest("must be the sequence_number of an event", "starting_after")
+    return await _read_again(request, response_id.removeprefix(PREFIX), skip=int(after or -1) + 1)
+
+
+async def _read_again(request: Request, request_id: str, skip: int = 0) -> Response:
     context = await authenticate(request, requests=1)
     client = await _find_client(context.gateway, request_id) if belongs_to(context.caller.owner, request_id) else None
     if client is None:
@@ -369,6 +412,7 @@ async def stream(request: Request, request_id: str) -> Response:
         wait_s=context.settings.gateway_max_wait_ms / 1000,
         on_left=lambda: None,
         at_once=tells,
+        skip=skip,
     )
     return await open_stream(reading)
 

@@ -1,0 +1,290 @@
+"""Responses over HTTP while they come: OpenAI's client, readers that come back, restarts that are told, kills."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from streamfleet.common.response_events import TEXT_DELTA
+from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
+from tests.integration.test_gateway_streams import Event, reading
+from tests.integration.worker_process import WorkerProcess
+from tests.waiting import eventually
+
+PATH = "/v1/responses"
+ASKED: dict[str, Any] = {"model": "simulated", "input": "Say hi", "max_output_tokens": 40, "ignore_eos": True}
+TEXT = "[simulated] " + " ".join(["Say hi"] * 19) + " Say"
+KINDS = [
+    *("response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"),
+    *(TEXT_DELTA, "response.output_text.done", "response.content_part.done", "response.output_item.done"),
+    "response.incomplete",
+]
+
+
+def told(events: list[Event]) -> list[dict[str, Any]]:
+    """The events' data, each named by its type."""
+    found = [json.loads(event.data) for event in events]
+    assert [event.event for event in events] == [each["type"] for each in found]
+    return found
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == TEXT_DELTA)
+
+
+def check_whole(events: list[dict[str, Any]]) -> None:
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert list(dict.fromkeys(event["type"] for event in events)) == KINDS
+    assert text_of(events) == TEXT == events[-1]["response"]["output"][0]["content"][0]["text"]
+
+
+# -- what a reader gets -------------------------------------------------------------------------------------
+
+
+async def test_openais_client_puts_the_response_together(sdk: openai.AsyncOpenAI) -> None:
+    async with sdk.responses.stream(
+        model="simulated", input="Say hi", max_output_tokens=40, extra_body={"ignore_eos": True}
+    ) as stream:
+        events = [event async for event in stream]
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.output_text == TEXT
+
+
+async def test_events_are_named_and_numbered_and_nothing_else(stage: Stage) -> None:
+    async with stage.client() as http:
+        answer = await http.post(PATH, json={**ASKED, "stream": True})
+        async with reading(http, path=PATH, json={**ASKED, "stream": True}) as sse:
+            events = told(await sse.rest())
+    check_whole(events)
+    assert sum(event["type"] == TEXT_DELTA for event in events) > 1
+    fields = {line.partition(":")[0] for line in answer.text.splitlines() if line}
+    assert fields == {"event", "data"}
+
+
+async def test_the_result_is_the_response_of_the_last_event(stage: Stage) -> None:
+    key = {"Idempotency-Key": "response"}
+    async with stage.client() as http:
+        async with reading(http, path=PATH, json={**ASKED, "stream": True}, headers=key) as sse:
+            last = told(await sse.rest())[-1]
+        whole = await http.post(PATH, json=ASKED, headers=key)
+    assert whole.json() == last["response"]
+    assert last["response"]["id"] == f"resp_{whole.headers['x-streamfleet-id']}"
+
+
+async def test_a_tier_is_told_in_each_response(stage: Stage) -> None:
+    async with (
+        stage.client() as http,
+        reading(http, path=PATH, json={**ASKED, "stream": True, "service_tier": "flex"}) as sse,
+    ):
+        events = told(await sse.rest())
+    check_whole(events)
+    assert [event["response"]["service_tier"] for event in events if "response" in event] == ["flex"] * 3
+
+
+async def test_what_fails_before_its_first_event_is_a_plain_error(sdk: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await sdk.responses.create(model="simulated", input="Say hi", temperature=9, stream=True)
+    assert caught.value.param == "temperature"
+
+
+async def test_a_response_whose_events_were_not_kept_has_the_usual_ones(stage: Stage) -> None:
+    """It had been asked for without `stream`, or they have gone since."""
+    key = {"Idempotency-Key": "response without events"}
+    async with stage.client() as http:
+        whole = (await http.post(PATH, json=ASKED, headers=key)).json()
+        async with reading(http, path=PATH, json={**ASKED, "stream": True}, headers=key) as sse:
+            events = told(await sse.rest())
+        assert [bool(event.id) for event in sse.seen] == [*[False] * (len(events) - 1), True]
+    check_whole(events)
+    assert events[-1]["response"] == whole
+
+
+# -- coming back --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [None, 0, 5])
+async def test_a_reader_goes_on_behind_a_number(stage: Stage, sdk: openai.AsyncOpenAI, after: int | None) -> None:
+    body = {**ASKED, "max_output_tokens": 100}
+    async with stage.client() as http, reading(http, path=PATH, json={**body, "stream": True}) as sse:
+        first = json.loads((await anext(sse.events())).data)
+        more: dict[str, Any] = {} if after is None else {"starting_after": after}
+        stream = await sdk.responses.retrieve(first["response"]["id"], stream=True, **more)
+        events = [json.loads(event.model_dump_json(exclude_unset=True)) async for event in stream]
+        await sse.rest()
+    everything = told(sse.seen)
+    begin = 0 if after is None else after + 1
+    assert [each["sequence_number"] for each in events] == [each["sequence_number"] for each in everything[begin:]]
+    assert text_of(events) == text_of(everything[begin:])
+
+
+async def test_a_reader_goes_on_behind_an_event_as_of_a_chat(stage: Stage) -> None:
+    """By a repeated POST, and by GET with the request's id, which does not say that it is a response."""
+    body, key = {**ASKED, "max_output_tokens": 100, "stream": True}, {"Idempotency-Key": "response read on"}
+    async with stage.client() as http:
+        async with reading(http, path=PATH, json=body, headers=key) as first:
+            events = first.events()
+            while len(first.seen) < 6:
+                await anext(events)
+        last = {"Last-Event-ID": first.seen[-1].id}
+        async with reading(http, path=PATH, json=body, headers={**key, **last}) as second:
+            rest = await second.rest()
+        path = f"/v1/streams/{second.answer.headers['x-streamfleet-id']}"
+        async with reading(http, "GET", path, headers=last) as third:
+            assert await third.rest() == rest
+        async with reading(http, "GET", path) as again:
+            everything = await again.rest()
+        behind = await http.get(path, headers={"Last-Event-ID": everything[-1].id})
+    assert [*first.seen, *rest] == everything
+    assert [event["sequence_number"] for event in told(everything)] == list(range(len(everything)))
+    assert behind.status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [("", "stream"), ("?stream=false", "stream"), ("?stream=true&starting_after=x", "starting_after")],
+)
+async def test_what_is_not_stored_is_refused(stage: Stage, query: str, param: str) -> None:
+    async with stage.client() as http:
+        answer = await http.get(f"{PATH}/resp_1{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_response_of_another_key_is_not_there(stage: Stage) -> None:
+    key, _ = await add_key(stage.url, "another")
+    async with stage.client() as http, stage.gateway.http(key) as other:
+        mine = (await http.post(PATH, json=ASKED)).json()["id"]
+        for name in (mine, "resp_unknown", "unknown"):
+            answer = await other.get(f"{PATH}/{name}?stream=true")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "request_not_found")
+        assert (await http.get(f"{PATH}/{mine}?stream=true")).status_code == 200
+
+
+# -- restarts and kills -------------------------------------------------------------------------------------
+
+
+@pytest.mark.kill
+async def test_a_restart_is_an_error_event_and_the_end(stage: Stage, tmp_path: Path) -> None:
+    """Of the stream, and of one that goes on behind a number; who asks for the whole gets the run that counts."""
+    workers = [WorkerProcess(stage.url, tmp_path, "first", queue="responses")]
+    body = {**ASKED, "max_output_tokens": 500, "stream": True}
+    try:
+        await workers[0].ready()
+        with gateway_on(stage.url, tmp_path, gateway_models="simulated=responses") as gateway:
+            async with (
+                gateway.http(stage.key) as http,
+                reading(http, path=PATH, json=body, headers={"Idempotency-Key": "restarted"}) as sse,
+            ):
+                events = sse.events()
+                for _ in range(10):
+                    await anext(events)
+                workers[0].destroy()
+                workers.append(await WorkerProcess(stage.url, tmp_path, "second", queue="responses").ready())
+                async for _ in events:
+                    pass
+                *before, last = told(sse.seen)
+                assert [each["sequence_number"] for each in (*before, last)] == list(range(len(sse.seen)))
+                assert (
+                    (last["type"], last["code"])
+                    == ("error", "stream_restarted")
+                    == (last["type"], last["error"]["code"])
+                )
+                path = f"{PATH}/{before[0]['response']['id']}?stream=true"
+                async with reading(http, "GET", path) as again:
+                    whole = told(await again.rest())
+                for had in (before, whole[:-1]):  # of the first run, of the second one
+                    behind, asks = f"{path}&starting_after={len(had) - 1}", {"X-Streamfleet-Restarts": "event"}
+                    refused = await http.get(behind)
+                    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stream_restarted")
+                    async with reading(http, "GET", behind, headers=asks) as anew:
+                        assert (await anext(anew.events())).event == "restart", "and then all that counts"
+                        assert told(await anew.rest()) == whole
+                assert [each["sequence_number"] for each in whole] == list(range(len(whole)))
+                assert text_of(whole).split() == ["[simulated]", *["Say", "hi"] * 249, "Say"]
+    finally:
+        for worker in workers:
+            worker.destroy()
+
+
+@dataclass
+class Read:
+    """What one reader of a response has."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    name: str = ""
+    restarted: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.restarted or bool(self.events and self.events[-1]["type"] in KINDS[-1:])
+
+    async def read(self, gateway: GatewayProcess, key: str, number: int) -> None:
+        """Read on until the end, or a cut."""
+        body = {**ASKED, "input": f"Say {number}", "max_output_tokens": 120, "stream": True}
+        asked: dict[str, Any] = {"path": PATH, "json": body, "headers": {"X-Streamfleet-On-Disconnect": "continue"}}
+        if self.name:
+            after = f"&starting_after={self.events[-1]['sequence_number']}" if self.events else ""
+            asked = {"method": "GET", "path": f"{PATH}/{self.name}?stream=true{after}"}
+        with contextlib.suppress(httpx.TransportError):
+            async with gateway.http(key) as http, reading(http, **asked) as sse:
+                if sse.answer.status_code != 200:
+                    self.restarted = json.loads(await sse.answer.aread())["error"]["code"] == "stream_restarted"
+                    assert self.restarted
+                    return
+                self.name = self.name or f"resp_{sse.answer.headers['x-streamfleet-id']}"
+                async for event in sse.events():
+                    data = json.loads(event.data)
+                    if data["type"] == "error":
+                        self.restarted = data["code"] == "stream_restarted"
+                        assert self.restarted, data
+                    else:
+                        self.events.append(data)
+
+
+@pytest.mark.kill
+async def test_every_reader_has_the_result_or_hears_that_it_has_not(stage: Stage, tmp_path: Path) -> None:
+    """A worker and a gateway are killed under 50 streams; readers go on at the other gateway."""
+    shared: dict[str, Any] = {"queue": "killed", "lease_ms": 2_000, "simulated_speed": 0.3}
+    workers = [WorkerProcess(stage.url, tmp_path, name, **shared) for name in ("one", "two")]
+    folders = [tmp_path / name for name in ("g1", "g2")]
+    for folder in folders:
+        folder.mkdir()
+    readers = [Read() for _ in range(50)]
+    try:
+        for worker in workers:
+            await worker.ready()
+        with contextlib.ExitStack() as stack:
+            gateways = [
+                stack.enter_context(gateway_on(stage.url, each, gateway_models="simulated=killed")) for each in folders
+            ]
+
+            async def follow(number: int, reader: Read) -> None:
+                while not reader.ended:
+                    alive = [gateway for gateway in gateways if gateway.alive]
+                    await reader.read(alive[number % len(alive)], stage.key, number)
+
+            following = [asyncio.create_task(follow(*each)) for each in enumerate(readers)]
+            await eventually(lambda: all(len(reader.events) > 6 for reader in readers), 30, "all are read")
+            gateways[0].destroy()
+            workers[0].destroy()
+            await asyncio.wait_for(asyncio.gather(*following), 60)
+            async with gateways[1].http(stage.key) as http:
+                wholes = [await http.get(f"{PATH}/{reader.name}?stream=true") for reader in readers]
+    finally:
+        for worker in workers:
+            worker.destroy()
+    for reader, whole in zip(readers, wholes, strict=True):
+        assert [event["sequence_number"] for event in reader.events] == list(range(len(reader.events)))
+        last = json.loads(whole.text.strip().rpartition("data: ")[2])
+        if not reader.restarted:
+            assert reader.events[-1] == last
+            assert text_of(reader.events) == last["response"]["output"][0]["content"][0]["text"]
+    restarted = sum(reader.restarted for reader in readers)
+    assert 0 < restarted < 50, "some of the killed worker, some of the other"
