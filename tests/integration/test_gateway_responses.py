@@ -107,6 +107,20 @@ async def test_a_response_whose_events_were_not_kept_has_the_usual_ones(stage: S
     assert events[-1]["response"] == whole
 
 
+async def test_tools_that_need_a_server_are_left_out_and_named(stage: Stage) -> None:
+    """The simulated engine refuses the others; workers with vLLM take them."""
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {}}, {"type": "mcp"}]
+    async with stage.client() as http:
+        answer = await http.post(PATH, json={**ASKED, "tools": tools})
+        assert answer.headers["x-streamfleet-ignored"] == "tools.web_search, tools.mcp"
+        for body, param in (
+            ({"tools": tools[:1]}, "tools"),
+            ({"tools": tools, "tool_choice": tools[0]}, "tool_choice"),
+        ):
+            refused = await http.post(PATH, json={**ASKED, **body})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
 # -- coming back --------------------------------------------------------------------------------------------
 
 

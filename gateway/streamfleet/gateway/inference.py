@@ -65,6 +65,7 @@ from streamfleet.gateway.request_parameters import (
     RequestParameters,
     body_to_enqueue,
     check_fields,
+    leave_out_tools,
     request_id,
 )
 from streamfleet.gateway.streaming import Reading, open_stream
@@ -264,12 +265,13 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     name = request.headers.get("idempotency-key")
     digest = ""
     check_fields(endpoint, body)
+    body, left_out = leave_out_tools(body) if endpoint == RESPONSES else (body, [])
     parameters = context.read_parameters(body)
     if parameters.tries and not name:
         digest = (await offload(size, hashlib.blake2b, raw, digest_size=16)).hexdigest()
     del raw  # beside what was read from it, and what is sent of that
     chosen = await gateway.models.choose(body.get("model"), endpoint)
-    context.show_ignored(gateway.models.ignored(chosen, endpoint, body))
+    context.show_ignored([*left_out, *gateway.models.ignored(chosen, endpoint, body)])
     fingerprint = digest and f"{caller.owner}/{chosen.queue}{endpoint}/{parameters.lane}/{digest}"
     left_id = await gateway.left_tries.take(fingerprint) if fingerprint and parameters.tries < SDK_TRIES else None
     own_id = left_id or request_id(caller.owner, name)

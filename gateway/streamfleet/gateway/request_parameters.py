@@ -53,6 +53,8 @@ BATCH_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 _WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
 """Fields of the Responses API that need stored responses, which a gateway does not have."""
+_SERVER_TOOLS = ("web_search", "file_search", "code_interpreter", "mcp", "image_generation")
+"""Beginnings of the types of tools that need a server of their own; some types end with a date."""
 TIERS = {
     None: Lane.NORMAL,
     "auto": Lane.NORMAL,
@@ -267,6 +269,29 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
                     "refers to what was not stored; send the item itself (AI SDK: providerOptions.openai.store: false)"
                 )
                 raise InvalidRequest(text, f"input.{at}", "unsupported_parameter")
+
+
+def leave_out_tools(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the body of a response without tools that need a server of their own, and their names to tell.
+
+    Raises:
+        InvalidRequest: there is no other tool, or `tool_choice` forces one of them.
+    """
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    left_out = [tool["type"] for tool in tools if _needs_server(tool)] if isinstance(tools, list) else []
+    if not left_out:
+        return body, []
+    why = f"needs a server of its own, which workers do not have: {', '.join(left_out)}"
+    if _needs_server(choice):
+        raise InvalidRequest(why, "tool_choice", "unsupported_parameter")
+    kept = [tool for tool in body["tools"] if not _needs_server(tool)]
+    if not kept:
+        raise InvalidRequest(why, "tools", "unsupported_parameter")
+    return {**body, "tools": kept}, [f"tools.{name}" for name in dict.fromkeys(left_out)]
+
+
+def _needs_server(tool: object) -> bool:
+    return isinstance(tool, dict) and str(tool.get("type")).startswith(_SERVER_TOOLS)
 
 
 def body_to_enqueue(body: Mapping[str, Any], served: str | None, endpoint: str = "") -> dict[str, Any]:
