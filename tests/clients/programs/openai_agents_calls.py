@@ -9,7 +9,7 @@ from calls import KEY, LIMIT, MODEL, SAY, URL, call, run
 
 os.environ |= {"OPENAI_BASE_URL": URL, "OPENAI_API_KEY": KEY, "OPENAI_AGENTS_DISABLE_TRACING": "1"}
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_default_openai_client
 from openai import AsyncOpenAI
 
 SETTINGS = ModelSettings(max_tokens=LIMIT)
@@ -51,6 +51,7 @@ async def responses() -> Any:
 
 @call
 async def responses_streamed() -> Any:
+    set_default_openai_client(AsyncOpenAI())  # the one of the call before belongs to the loop of that
     running = Runner.run_streamed(Agent("a", model=MODEL, model_settings=ModelSettings(temperature=0)), SAY)
     return [event async for event in running.stream_events()] and running.final_output
 
