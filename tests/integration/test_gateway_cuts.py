@@ -58,7 +58,7 @@ async def test_a_reader_cut_at_random_has_the_text_of_the_result(stage: Stage, g
     body = {
         "model": "simulated",
         "messages": [{"role": "user", "content": PROMPT}],
-        "max_tokens": 300,
+        "max_tokens": 600,
         "ignore_eos": True,
     }
     events: list[Event] = []
