@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import mmap
 import os
 import socket
@@ -13,14 +14,14 @@ from typing import Any
 import pytest
 
 from streamfleet.common.errors import SettingsError
-from streamfleet.common.settings import LogSettings, QueueSettings, load
+from streamfleet.common.settings import LogSettings, QueueSettings, load, load_for_gateway
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import processes, server
 from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import MOST_OPEN, MOST_OPEN_PER_TENANT, Files
 from streamfleet.gateway.files.store import Store
-from streamfleet.gateway.processes import STOPS, Parent, part_of
+from streamfleet.gateway.processes import STOPS, Parent, given, part_of
 from streamfleet.gateway.server import SLACK, Acceptor
 from streamfleet.gateway.shared_counts import Count, SharedCounts, size_bytes
 from tests.unit.gateway_server import connect, served, until_closed
@@ -239,3 +240,18 @@ async def test_a_child_that_hangs_in_its_drain_is_killed(monkeypatch: pytest.Mon
             parent._stop()
         assert await asyncio.wait_for(running, 5) == 0
         assert all(each.killed.is_set() for each in children)
+
+
+def test_a_child_has_the_settings_of_its_parent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever they are from: the environment, files of secrets, or the command line, which comes first."""
+    (tmp_path / "url").write_text("redis://user:secret@127.0.0.1:7/3")
+    monkeypatch.setenv("STREAMFLEET_REDIS_URL_FILE", str(tmp_path / "url"))
+    monkeypatch.setenv("STREAMFLEET_GATEWAY_MODELS", "a=b")
+    monkeypatch.setenv("STREAMFLEET_GATEWAY_WEBHOOKS_PORTS", "443,8443")
+    groups = load_for_gateway(gateway_models="small=one,large=two", gateway_processes=3)
+    told = json.loads(json.dumps(given(*groups)))
+    assert load_for_gateway(**told) == groups
+    assert told == {"gateway_models": ["small=one", "large=two"], "gateway_processes": 3}
+    monkeypatch.delenv("STREAMFLEET_REDIS_URL_FILE")
+    groups = load_for_gateway(redis_url="redis://other@127.0.0.1:7/3")
+    assert load_for_gateway(**json.loads(json.dumps(given(*groups)))) == groups

@@ -5,7 +5,7 @@ what waits there (with a socket each, by SO_REUSEPORT, it would be reset). The p
 again, and serves probes and metrics for all: it asks the health port of each child. SIGTERM goes to all children, and
 each drains as a gateway of one process does. If the parent dies, the kernel ends the children.
 
-Settings reach a child through its stdin, as the parent has read them. Limits hold for all children together by
+What a command line says, the parent tells a child through its stdin. Limits hold for all children together by
 `shared_counts`; those in Redis do so anyway; batches and webhooks at once are divided by `part_of`.
 """
 
@@ -16,24 +16,26 @@ import contextlib
 import ctypes
 import http
 import http.client
+import json
 import mmap
 import os
-import pickle
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from pydantic import SecretStr
 
 from streamfleet.common.health import Health, HealthServer
-from streamfleet.common.settings import LogSettings, QueueSettings
+from streamfleet.common.settings import LogSettings, QueueSettings, load, load_for_gateway
 from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.common.settings_group import Group
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.shared_counts import Count, SharedCounts, size_bytes
 
@@ -53,11 +55,13 @@ LOCAL, OK, TIMED_OUT = "127.0.0.1", http.HTTPStatus.OK, http.HTTPStatus.GATEWAY_
 
 
 class Start(NamedTuple):
-    """What a child gets from its parent."""
+    """What a child gets from its parent, as a line of JSON.
 
-    queue: QueueSettings
-    settings: GatewaySettings
-    log_settings: LogSettings
+    Attributes:
+        given: settings that its environment does not say.
+    """
+
+    given: dict[str, Any]
     socket_fd: int
     memory_fd: int
     place: int
@@ -101,18 +105,32 @@ def part_of(settings: GatewaySettings, place: int) -> GatewaySettings:
     )
 
 
+def given(*groups: Group) -> dict[str, Any]:
+    """Returns the settings, for JSON, that the environment does not say. A child has that, and the files of secrets,
+    which it reads again when they change.
+    """
+    found: dict[str, Any] = {}
+    for group in groups:
+        said = load(type(group))
+        changed = {name: value for name, value in group if value != getattr(said, name)}
+        found |= {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in changed.items()
+        }
+    return found
+
+
 def receive_child() -> Child:
     """Returns what the parent says over stdin, and ties this process to it."""
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)  # the parent has it too, and says when to stop
-    start: Start = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the parent
+    start = Start(*json.load(sys.stdin.buffer))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != start.parent:  # it died before that
         sys.exit(1)
-    memory = mmap.mmap(start.memory_fd, 0)
-    shared = SharedCounts(memory, start.settings.gateway_processes, start.place)
-    opened = socket.socket(fileno=start.socket_fd)
-    return Child(start.queue, start.settings, start.log_settings, opened, shared, start.health_port)
+    queue, settings, logs = load_for_gateway(**start.given)
+    shared = SharedCounts(mmap.mmap(start.memory_fd, 0), settings.gateway_processes, start.place)
+    settings = part_of(settings, start.place)
+    return Child(queue, settings, logs, socket.socket(fileno=start.socket_fd), shared, start.health_port)
 
 
 class Parent:
@@ -126,11 +144,12 @@ class Parent:
     def __init__(
         self, queue: QueueSettings, settings: GatewaySettings, log_settings: LogSettings, opened: socket.socket
     ) -> None:
-        self._queue, self._settings, self._log_settings, self._opened = queue, settings, log_settings, opened
+        self._queue, self._settings, self._opened = queue, settings, opened
         processes = settings.gateway_processes
         self._memory_fd = os.memfd_create("streamfleet-gateway")
         os.ftruncate(self._memory_fd, size_bytes(processes))
         self._shared = SharedCounts(mmap.mmap(self._memory_fd, 0), processes)
+        self._given = given(queue, settings, log_settings)  # now: a secret's file may change
         self._children: set[asyncio.subprocess.Process] = set()
         self._served, self._status = False, 0
         self._stopping = asyncio.Event()
@@ -196,12 +215,11 @@ class Parent:
             pass_fds=files,
             process_group=0,  # Ctrl-C is the parent's
         )
-        settings = part_of(self._settings, place)
-        start = Start(self._queue, settings, self._log_settings, *files, place, self._health.port, os.getpid())
+        start = Start(self._given, *files, place, self._health.port, os.getpid())
         self._children.add(child)
         if self._stopping.is_set():  # since a moment ago
             self._tell(child)
-        await child.communicate(pickle.dumps(start))
+        await child.communicate(json.dumps(start).encode())
         self._children.discard(child)
         return child.returncode or 0
 
