@@ -1004,15 +1004,27 @@ NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 async def test_what_waits_for_a_connection_has_used_nothing_yet() -> None:
+    waited = asyncio.Event()
+
     async def handle(_: httpx.Request) -> httpx.Response:
-        await asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await waited.wait()  # the connection is not free before
         raise AssertionError
 
     upstream = Upstream("http://example.test", max_concurrency=1, timeout_s=0.2)
     engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=Time())
     sent, waits = chat(), chat()
+
+    async def wait() -> EngineReply:
+        try:
+            return await engine.run(waits)
+        finally:
+            waited.set()
+
     async with asyncio.timeout(10):
-        outcomes = await asyncio.gather(engine.run(sent), engine.run(waits), return_exceptions=True)
+        outcomes = await asyncio.gather(engine.run(sent), wait(), return_exceptions=True)
     assert (sent.usage, waits.usage) == (None, NOTHING)
     assert [getattr(each, "counted", None) for each in outcomes] == [True, False]
     await engine.stop()
