@@ -172,14 +172,15 @@ def test_only_an_answer_that_is_its_text_is_handed_out(
 @pytest.mark.parametrize(
     ("asked", "chunk_every_s", "token_s", "set_to"),
     [
-        ({}, 0.05, 0.02, 3),
+        ({}, 0.05, 0.018, 3),
         ({}, 0.05, 0.004, MOST_TOKENS),
+        ({}, 0.05, 0.022, 2),
         ({}, 0.003, 0.02, 1),
         ({}, 0.05, 0, 1),
         ({"stream_interval": 2}, 0.05, 0.02, 2),
-        ({"stream_interval": 99}, 0.05, 0.02, 3),
+        ({"stream_interval": 99}, 0.05, 0.018, 3),
         ({"stream_interval": 99}, 0.05, 0, MOST_TOKENS),
-        ({"stream_interval": 99, "tools": [{}]}, 0.05, 0.02, 3),
+        ({"stream_interval": 99, "tools": [{}]}, 0.05, 0.018, 3),
         ({"tools": [{}]}, 0.05, 0.02, 1),
         ({}, 0, 0.02, None),
         ({"stream_interval": 99}, 0, 0.02, 99),
@@ -207,7 +208,7 @@ def test_all_other_outputs_come_as_vllm_makes_them(other: str) -> None:
 
 
 async def test_the_pace_is_that_of_the_engine(engine: VllmEngine, model: Model) -> None:
-    engine._steps.token_s = 0.02
+    engine._steps.token_s = 0.018
     await streamed(engine, chunk_every_s=0.05)
     assert (model.params.output_kind, model.params.stream_interval) == (Kind.DELTA, 3)
 

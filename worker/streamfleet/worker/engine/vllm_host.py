@@ -12,7 +12,6 @@ import array
 import contextlib
 import hashlib
 import importlib
-import math
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -455,7 +454,7 @@ def _stream(progress: Progress, params: Any, engine_id: str, *_: Any, token_s: f
         params.output_kind = type(params.output_kind).DELTA
         progress.deltas.begin(engine_id, options.get("lora_request"))
     if request.streams and request.chunk_every_s and hasattr(params, "stream_interval"):
-        most = min(MOST_TOKENS, math.ceil(request.chunk_every_s / token_s)) if token_s else MOST_TOKENS
+        most = min(MOST_TOKENS, max(1, round(request.chunk_every_s / token_s))) if token_s else MOST_TOKENS
         usual = most if token_s and not _parses(request, options) else 1
         params.stream_interval = min(most, params.stream_interval or usual)
 
