@@ -23,7 +23,8 @@ def chat_streamed() -> Any:
 @call
 def structured() -> Any:
     schema = {"title": "place", "description": "a place", **CITY}
-    return model.with_structured_output(schema).invoke("Is it warm in Rome?")
+    unlimited = ChatOpenAI(model=MODEL, base_url=URL, api_key=KEY)  # a name may be long
+    return unlimited.with_structured_output(schema).invoke("Is it warm in Rome?")
 
 
 @call
