@@ -150,9 +150,11 @@ async def test_a_reader_goes_on_behind_an_event_as_of_a_chat(stage: Stage) -> No
         last = {"Last-Event-ID": first.seen[-1].id}
         async with reading(http, path=PATH, json=body, headers={**key, **last}) as second:
             rest = await second.rest()
-        path = f"/v1/streams/{second.answer.headers['x-streamfleet-id']}"
-        async with reading(http, "GET", path, headers=last) as third:
-            assert await third.rest() == rest
+        request_id = second.answer.headers["x-streamfleet-id"]
+        path, numbered = f"/v1/streams/{request_id}", f"{PATH}/resp_{request_id}?stream=true&starting_after=2"
+        for each in (path, numbered):  # a browser connects again with the number that it began with
+            async with reading(http, "GET", each, headers=last) as third:
+                assert await third.rest() == rest
         async with reading(http, "GET", path) as again:
             everything = await again.rest()
         behind = await http.get(path, headers={"Last-Event-ID": everything[-1].id})

@@ -412,7 +412,7 @@ async def _read_again(request: Request, request_id: str, skip: int = 0) -> Respo
         wait_s=context.settings.gateway_max_wait_ms / 1000,
         on_left=lambda: None,
         at_once=tells,
-        skip=skip,
+        skip=0 if request.headers.get("last-event-id") else skip,
     )
     return await open_stream(reading)
 
