@@ -34,8 +34,9 @@ test-long: setup-dev setup-vllm setup-bench setup-node setup-system ## Run the t
 clients: setup-dev setup-vllm setup-node ## Clients of others, SDKs to benchmarks, ask a gateway as they do by default (about 10 minutes)
 	@$(BIN)/python -m tests.clients $(ARGS)
 
-fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 15 minutes)
+fault: setup-dev ## Kill, stop and cut everything under load, and judge what became of each request (about 20 minutes)
 	@$(BIN)/python -m tests.fault $(ARGS)
+	@$(BIN)/python -m tests.fault.readers
 
 fault-mutants: setup-dev ## Take the guards out one by one: the fault harness has to notice each
 	@$(BIN)/python -m tests.fault.mutants $(ARGS)

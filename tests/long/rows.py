@@ -22,6 +22,7 @@ class Row(NamedTuple):
 ROWS = (
     Row("fault", "tests.fault --seed {seed} --part 1/2"),
     Row("fault", "tests.fault --seed {seed} --part 2/2"),
+    Row("fault", "tests.fault.readers --seed {seed}"),
     Row("fault-mutants", "tests.fault.mutants --part 1/2"),
     Row("fault-mutants", "tests.fault.mutants --part 2/2"),
     Row("fault-recovery", "tests.fault.recovery --seed {seed} --part 1/2"),

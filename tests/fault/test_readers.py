@@ -1,0 +1,73 @@
+"""Readers of streams have the stored result or are told, under kills; and their judge notices what must not be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamfleet.common.results import Result, decode_result
+from tests.fault.reader_mutants import MUTANTS, gateway_with
+from tests.fault.readers import Reader, ResponseReader, look, measure
+from tests.integration.gateway_process import GatewayProcess
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(150)
+async def test_readers_have_the_result_or_are_told() -> None:
+    found = await measure(25, 1, ["gateway", "worker"], GatewayProcess)
+    assert found.violations == []
+    assert found.kills["gateway"] > 0
+    assert any(reader.cuts for reader in found.readers)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_a_guard_of_the_gateway_that_is_missing_is_noticed(mutant: str) -> None:
+    _, kinds, expected = MUTANTS[mutant]
+    found = await measure(40, 1, kinds, gateway_with(mutant))
+    assert any(expected in line for line in found.violations), str(found)
+
+
+def stored(text: str = "ab", attempt: int = 1, status: str = "succeeded") -> Result:
+    fields = {"status": status, "response": json.dumps({"choices": [{"message": {"content": text}}]})}
+    decoded = decode_result(
+        "r", {name.encode(): value.encode() for name, value in fields.items()} | {b"attempt": b"%d" % attempt}
+    )
+    assert decoded is not None
+    return decoded
+
+
+def chat_that_got(*texts: str, told: str = "") -> Reader:
+    reader = Reader(0)
+    for text in texts:
+        reader.take({"data": json.dumps({"choices": [{"delta": {"content": text}}]})})
+    reader.told = told
+    return reader
+
+
+def response_that_got(*numbers: int) -> Reader:
+    reader = ResponseReader(0)
+    for number in numbers:
+        reader.take({"data": json.dumps({"type": "response.in_progress", "sequence_number": number})})
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("reader", "result", "wrong"),
+    [
+        (chat_that_got("a", "b"), stored(), ""),
+        (chat_that_got("a", told="stream_restarted"), stored(attempt=2), ""),
+        (chat_that_got("a", told="stream_restarted"), stored(), "no worker was lost"),
+        (chat_that_got("a"), stored(), "the result 'ab'"),
+        (chat_that_got("a", "b"), None, "no result"),
+        (chat_that_got("a", "b"), stored(status="dead"), "dead"),
+        (response_that_got(0, 2), None, "number 2 came after 0"),
+        (response_that_got(1), None, "number 1 came after -1"),
+    ],
+)
+def test_the_judge_of_readers(reader: Reader, result: Any, wrong: str) -> None:
+    lines = look(reader, result)
+    assert any(wrong in line for line in lines) if wrong else lines == []
