@@ -15,7 +15,7 @@ import pytest
 from streamfleet.common import envelope
 from streamfleet.common.errors import RequestFailed, openai_error
 from streamfleet.common.protocol import Status
-from streamfleet.common.results import Result, Timings, decode_result
+from streamfleet.common.results import Result, Timings, decode_result, tokens_used
 from streamfleet.common.scripts import VERBS, pieces
 from streamfleet.worker.complete import Completer
 
@@ -68,6 +68,21 @@ def test_every_part_is_there() -> None:
 )
 def test_cached_tokens_are_what_the_engine_tells(usage: bytes, cached: int) -> None:
     assert result_of(usage=usage).cached_tokens == cached
+
+
+@pytest.mark.parametrize(
+    ("usage", "used"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 2}, (5, 2)),
+        ({"input_tokens": 5, "output_tokens": 2}, (5, 2)),
+        ({"prompt_tokens": None, "input_tokens": 5}, (5, None)),
+        ({"prompt_tokens": "5", "completion_tokens": -1}, (None, None)),
+        ({}, (None, None)),
+    ],
+    ids=str,
+)
+def test_tokens_used_have_two_names(usage: dict[str, object], used: tuple[int | None, int | None]) -> None:
+    assert (tokens_used(usage, "prompt_tokens"), tokens_used(usage, "completion_tokens")) == used
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_prompt_tokens_from_the_prefix_cache(growth: Growth) -> None:
         (in_flight_request(5), success(prompt_tokens=70, prompt_tokens_details=[64])),
     )
     assert growth.of("streamfleet_tokens_cached_total") == 96
+    assert growth.of("streamfleet_tokens_total", kind="prompt") == 5 * 70, "whatever the endpoint calls them"
 
 
 def test_one_that_never_came_to_the_engine_waited_all_the_time(growth: Growth) -> None:

@@ -96,6 +96,18 @@ class Result:
         return self
 
 
+_IN_RESPONSES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+"""Names of the Responses API for what other endpoints call by the first."""
+
+
+def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:
+    """An engine's count of tokens; None if it is missing or not possible, because any server can be the engine."""
+    used = usage.get(name)
+    if used is None:
+        used = usage.get(_IN_RESPONSES[name])
+    return used if isinstance(used, int) and 0 <= used <= MOST_TOKENS else None
+
+
 def cached_tokens(usage: Mapping[str, Any]) -> int:
     """Tokens of the prompt that came from a prefix cache, by an engine's usage object; 0 if it does not tell."""
     for name in ("prompt_tokens_details", "input_tokens_details"):  # the second is that of the Responses API

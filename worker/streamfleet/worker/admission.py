@@ -16,6 +16,7 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.numbers import BYTES_PER_TOKEN, MOST_TOKENS, output_limit
 from streamfleet.common.protocol import LANES, Lane, Request, Status, decode
+from streamfleet.common.results import tokens_used
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.batching import policy_of
 from streamfleet.worker.cost.check import checked_demand, for_engine
@@ -34,7 +35,7 @@ from streamfleet.worker.credit import (
 from streamfleet.worker.engine.base import Capacity, Engine
 from streamfleet.worker.giving_way import URGENT, Running, can_give, choose
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
-from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
+from streamfleet.worker.outcome import Finished, Outcome, Postponed
 from streamfleet.worker.service_times import ServiceTimes
 
 log = structlog.get_logger(__name__)

@@ -12,6 +12,7 @@ import structlog
 
 from streamfleet.common.numbers import MOST_TOKENS
 from streamfleet.common.protocol import Status
+from streamfleet.common.results import tokens_used
 from streamfleet.common.settings import WorkerSettings
 from streamfleet.worker.credit import Load, credit
 from streamfleet.worker.engine.base import Capacity
@@ -161,9 +162,5 @@ def policy_of(settings: WorkerSettings) -> Policy:
 
 def _work(request: InFlightRequest, usage: dict[str, Any]) -> float:
     """Length of a request, by the usage that the engine reports, which may be missing or wrong."""
-    read, written = (_tokens(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    return work(read, written, request.demand.sequences)
-
-
-def _tokens(told: object) -> int:
-    return min(told, MOST_TOKENS) if isinstance(told, int) and told > 0 else 0
+    read, written = (tokens_used(usage, name) or 0 for name in ("prompt_tokens", "completion_tokens"))
+    return work(min(read, MOST_TOKENS), min(written, MOST_TOKENS), request.demand.sequences)

@@ -13,10 +13,10 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.envelope import unknown_fields
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.common.results import cached_tokens
+from streamfleet.common.results import cached_tokens, tokens_used
 from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlightRequest
-from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed, tokens_used
+from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed
 
 _ENDED_BY_RETRYING = {
     RetryCode.DEAD: (Status.DEAD, metrics.Reason.ENGINE),

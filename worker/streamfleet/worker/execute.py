@@ -20,6 +20,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
 from streamfleet.common.protocol import CHAT, CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, SCORE, Lane, Request
+from streamfleet.common.results import tokens_used
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import (
     STREAMED,
@@ -45,7 +46,6 @@ from streamfleet.worker.outcome import (
     expired,
     judge,
     refused,
-    tokens_used,
 )
 from streamfleet.worker.publishing import Publisher
 from streamfleet.worker.tracing import Traces

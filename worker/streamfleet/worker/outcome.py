@@ -7,7 +7,6 @@ and the completer writes it to Redis.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,6 @@ from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest, naming, openai_error
 from streamfleet.common.numbers import OUTPUT_LIMITS, number
 from streamfleet.common.protocol import CHAT, COMPLETIONS, Status
-from streamfleet.common.results import MOST_TOKENS
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, Partial
 
 _TOO_LONG = re.compile(r"context (?:length|size|window)|maximum model length|max_model_len", re.IGNORECASE)
@@ -98,12 +96,6 @@ class Gone:
 
 
 Outcome = Finished | Postponed | HandedBack | Gone
-
-
-def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:
-    """An engine's count of tokens; None if it is missing or not possible, because any server can be the engine."""
-    used = usage.get(name)
-    return used if isinstance(used, int) and 0 <= used <= MOST_TOKENS else None
 
 
 def refused(error: InvalidRequest) -> Finished:

@@ -15,8 +15,8 @@ import structlog
 
 from streamfleet.common.envelope import traceparent_of, unknown_fields
 from streamfleet.common.errors import SettingsError
-from streamfleet.common.results import cached_tokens
-from streamfleet.worker.outcome import Finished, Outcome, Postponed, tokens_used
+from streamfleet.common.results import cached_tokens, tokens_used
+from streamfleet.worker.outcome import Finished, Outcome, Postponed
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
