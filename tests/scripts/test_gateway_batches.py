@@ -482,6 +482,20 @@ async def test_at_its_end_a_batch_has_its_files_once(queue: Queue) -> None:
     assert await everything(queue, found) | {"ttl": 0} == after | {"ttl": 0}
 
 
+async def test_files_of_a_batch_are_kept_as_long_as_it_says(queue: Queue) -> None:
+    found = await with_file(queue)
+    batch = replace(BATCH, output_kept_ms=5_000)
+    assert await added(found, batch)
+    record, epoch = await taken(queue)
+    output, errors = await stored(found, "aa/1", "aa/2")
+    await found.save_batch(record, epoch, Step([1, 2], output, errors))
+    assert await found.finish_batch(record, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
+    files = await found.files([batch.output_file_id, batch.error_file_id])
+    assert [file and file.expires_ms for file in files] == [NOW + 5_000] * 2
+    assert await broker(queue, NOW + 5_001).ended_files(9) == ["file-err", "file-out"]
+    assert (await everything(queue, found))["ttl"] > 5_000, "it is there for longer"
+
+
 async def test_a_batch_that_failed_says_why(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)

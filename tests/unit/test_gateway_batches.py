@@ -172,6 +172,9 @@ ASKED = {"input_file_id": new_id(FILE, 1), "endpoint": CHAT, "completion_window"
 def test_a_batch_as_openai_asks_for_it() -> None:
     read = read_batch_parameters({**ASKED, "metadata": {"for": "me"}})
     assert (read.window_ms, read.metadata, read.callback_url) == (DAY_MS, {"for": "me"}, None)
+    assert read.output_kept_ms == 0
+    expiry = {"anchor": "created_at", "seconds": 3_600}
+    assert read_batch_parameters({**ASKED, "output_expires_after": expiry}).output_kept_ms == 3_600_000
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,14 @@ def test_a_batch_as_openai_asks_for_it() -> None:
         ({"input_file_id": 5}, "input_file_id"),
         ({"endpoint": "/v1/models"}, "endpoint"),
         ({"endpoint": "/v1/responses"}, "endpoint"),
-        ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after"),
+        ({"output_expires_after": 3600}, "output_expires_after"),
+        ({"output_expires_after": {"seconds": 3600}}, "output_expires_after.anchor"),
+        ({"output_expires_after": {"anchor": "last_active_at", "seconds": 3600}}, "output_expires_after.anchor"),
+        ({"output_expires_after": {"anchor": "created_at"}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": "3600"}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": True}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 3_599}}, "output_expires_after.seconds"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 2_592_001}}, "output_expires_after.seconds"),
         ({"completion_window": "soon"}, "completion_window"),
         ({"completion_window": "8d"}, "completion_window"),
         ({"completion_window": "0s"}, "completion_window"),
@@ -210,9 +220,11 @@ def test_the_lane_is_the_least_urgent_unless_one_is_named() -> None:
 
 
 def test_a_batch_is_what_its_hash_says() -> None:
-    made = record(metadata={"a": "b"}, callback_url="https://x.example", total=3)
+    made = record(metadata={"a": "b"}, callback_url="https://x.example", total=3, output_kept_ms=7_200_000)
     fields = {name.encode(): value.encode() for name, value in made.fields().items()}
     assert read_batch(made.id, fields) == made
+    assert batch_object(made)["output_expires_after"] == {"anchor": "created_at", "seconds": 7_200}
+    assert batch_object(record())["output_expires_after"] is None
     more = {b"completed": b"2", b"models": b'{"m": ["q", "s"]}', b"in_progress_ms": b"9000", b"mark": b"7"}
     found = read_batch(made.id, fields | more)
     assert found is not None

@@ -183,6 +183,7 @@ class BatchRecord:
         payer, tokens_per_minute: id and limit of the API key whose tokens its lines use up; empty and 0 for none.
         output_bytes, error_bytes: sizes of its two files so far.
         named: name of its Idempotency-Key; empty for none.
+        output_kept_ms: for how long the files of its results are kept from their creation on; 0 for as long as others.
         stumbles: number of times in a row that a gateway gave it up without progress.
     """
 
@@ -216,6 +217,7 @@ class BatchRecord:
     error_bytes: int = 0
     stumbles: int = 0
     named: str = ""
+    output_kept_ms: int = 0
 
     def fields(self) -> dict[str, str]:
         """The fields that its hash has from the start."""
@@ -235,6 +237,7 @@ class BatchRecord:
             "total": str(self.total),
             "payer": self.payer,
             "tokens_per_minute": str(self.tokens_per_minute),
+            "output_kept_ms": str(self.output_kept_ms),
         }
 
 
@@ -305,6 +308,7 @@ _COUNTS = (
     "output_bytes",
     "error_bytes",
     "stumbles",
+    "output_kept_ms",
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from streamfleet.common.protocol import LANES
+from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -20,7 +21,6 @@ NUMBER: Schema = {"type": "number", "minimum": 0}
 SECONDS: Schema = {"type": "integer", "description": "epoch seconds"}
 TEXTS: Schema = {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}}
 SPAN: Schema = {"type": "string", "pattern": "^[0-9]{1,6}(ms|s|m|h|d)$", "examples": ["24h"]}
-ENDPOINTS = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
 TIERS = ["auto", "default", "flex", "priority", "scale"]
 
 
@@ -108,6 +108,8 @@ _RESULT = object_with(
 _BATCH_STATUS = enum_of(
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 )
+_KEPT_S: Schema = {"type": "integer", "minimum": 3_600, "maximum": 2_592_000}
+_KEPT = nullable(object_with(anchor=enum_of("created_at"), seconds=_KEPT_S))
 _MOMENTS = (
     "in_progress_at",
     "finalizing_at",
@@ -171,14 +173,15 @@ SCHEMAS: dict[str, Schema] = {
             "purpose": enum_of("batch"),
             "file": {"type": "string", "format": "binary"},
             "expires_after[anchor]": enum_of("created_at"),
-            "expires_after[seconds]": {"type": "integer", "minimum": 3_600, "maximum": 2_592_000},
+            "expires_after[seconds]": _KEPT_S,
         },
     },
     "BatchRequest": open_object(
         ["input_file_id", "endpoint", "completion_window"],
         input_file_id={"type": "string", "pattern": "^file-"},
-        endpoint=enum_of(*ENDPOINTS),
+        endpoint=enum_of(*BATCH_ENDPOINTS),
         completion_window=SPAN,
+        output_expires_after=_KEPT,
         metadata=nullable(TEXTS),
         callback_url=nullable(_CALLBACK),
         service_tier=enum_of(*TIERS),
@@ -190,6 +193,7 @@ SCHEMAS: dict[str, Schema] = {
         errors=nullable(object_with(object=enum_of("list"), data=array_of({"type": "object"}))),
         input_file_id=TEXT,
         completion_window=TEXT,
+        output_expires_after=_KEPT,
         status=_BATCH_STATUS,
         output_file_id=nullable(TEXT),
         error_file_id=nullable(TEXT),

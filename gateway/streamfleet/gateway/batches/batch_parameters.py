@@ -17,6 +17,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.gateway.batch_records import FILE, is_id, stored_metadata
 from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
+from streamfleet.gateway.files.upload import LEAST_KEPT_S, MOST_KEPT_S
 from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read_parameters, request_id
 
 MOST_PAIRS, MOST_KEY_CHARS, MOST_VALUE_CHARS = 16, 64, 512
@@ -37,6 +38,7 @@ class BatchParameters:
         input_file_id, endpoint, window, metadata: as in OpenAI's API.
         window_ms: the window, in milliseconds.
         callback_url: URL to call when the batch ends; None for no call. Its target is not checked here.
+        output_kept_ms: for how long the files of its results are kept from their creation on; 0 for as long as others.
     """
 
     input_file_id: str
@@ -45,6 +47,7 @@ class BatchParameters:
     window_ms: int
     metadata: Mapping[str, str] | None
     callback_url: str | None
+    output_kept_ms: int = 0
 
 
 def read_batch_parameters(body: Mapping[str, Any]) -> BatchParameters:
@@ -56,9 +59,6 @@ def read_batch_parameters(body: Mapping[str, Any]) -> BatchParameters:
     file_id = _read_text(body, "input_file_id")
     if not is_id(file_id, FILE):
         raise InvalidRequest(f"must be the id of an uploaded file, file-…, not {file_id[:40]!r}", "input_file_id")
-    if body.get("output_expires_after") is not None:
-        text = "is not supported: output files are kept as long as all others, see their expires_at"
-        raise InvalidRequest(text, "output_expires_after", "unsupported_parameter")
     window = _read_text(body, "completion_window").strip()
     return BatchParameters(
         file_id,
@@ -67,7 +67,23 @@ def read_batch_parameters(body: Mapping[str, Any]) -> BatchParameters:
         read_window(window),
         read_metadata(body.get("metadata")),
         read_callback(body.get("callback_url")),
+        _read_output_kept(body.get("output_expires_after")),
     )
+
+
+def _read_output_kept(value: object) -> int:
+    """Returns for how long the files of its results are kept (ms); 0 for as long as others. Raises InvalidRequest."""
+    param = "output_expires_after"
+    if value is None:
+        return 0
+    if not isinstance(value, dict):
+        raise InvalidRequest("must be an object with anchor and seconds", param, "invalid_type")
+    if value.get("anchor") != "created_at":
+        raise InvalidRequest("must be created_at", f"{param}.anchor")
+    seconds = value.get("seconds")
+    if type(seconds) is not int or not LEAST_KEPT_S <= seconds <= MOST_KEPT_S:
+        raise InvalidRequest(f"must be {LEAST_KEPT_S} to {MOST_KEPT_S} seconds", f"{param}.seconds")
+    return seconds * 1000
 
 
 def _read_endpoint(value: str) -> str:

@@ -116,6 +116,7 @@ def batch_object(batch: BatchRecord) -> dict[str, Any]:
         "errors": {"object": "list", "data": list(batch.errors)} if batch.errors else None,
         "input_file_id": batch.input_file_id,
         "completion_window": batch.window,
+        "output_expires_after": _output_expiry(batch),
         "status": batch.status.value,
         "output_file_id": batch.output_file_id if batch.status.ended and batch.output_bytes else None,
         "error_file_id": batch.error_file_id if batch.status.ended and batch.error_bytes else None,
@@ -132,6 +133,10 @@ def batch_object(batch: BatchRecord) -> dict[str, Any]:
         "usage": {**tokens, **details, "total_tokens": sum(tokens.values())},
         "metadata": batch.metadata,
     }
+
+
+def _output_expiry(batch: BatchRecord) -> dict[str, Any] | None:
+    return {"anchor": "created_at", "seconds": batch.output_kept_ms // 1000} if batch.output_kept_ms else None
 
 
 def _seconds(batch: BatchRecord, status: BatchStatus) -> int | None:

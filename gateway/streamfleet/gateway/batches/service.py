@@ -313,6 +313,7 @@ def _new_record(
         total=total,
         payer=caller.owner if pays else "",
         tokens_per_minute=caller.tokens.limit if pays else 0,
+        output_kept_ms=parameters.output_kept_ms,
     )
 
 

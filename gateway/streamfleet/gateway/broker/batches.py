@@ -115,7 +115,7 @@ class Ending:
 
     Attributes:
         status: its final status.
-        kept_ms: time for which the batch and its files are kept.
+        kept_ms: time for which the batch is kept, and its files unless it names a time for them.
         purpose: purpose of its files.
         stats: increments of the tenant's counters, by field.
         errors: errors of the whole batch, OpenAI's error objects; None to keep the errors of its lines.
@@ -332,6 +332,7 @@ class BatchBroker(SharedKeys[BatchNames]):
             "files": [batch.output_file_id, batch.error_file_id],
             "names": [f"{batch.id}_output.jsonl", f"{batch.id}_error.jsonl"],
             "fields": {"tenant": batch.tenant, "purpose": ending.purpose},
+            "files_kept_ms": batch.output_kept_ms or ending.kept_ms,
             "stats": dict(ending.stats),
             "errors": False if ending.errors is None else json.dumps(list(ending.errors)),
         }

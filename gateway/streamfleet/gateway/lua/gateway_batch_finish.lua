@@ -5,15 +5,15 @@
 -- KEYS: 1 the batch, a hash; 2 its finished lines; 3 and 4 output file, a hash, and its contents; 5 and 6 the same of the
 --   error file; 7 the files of its tenant; 8 when files end; 9 its input file, a hash; 10 what was done for its tenant;
 --   11 what its tenant uses, a hash.
--- ARGV: 1 batch id; 2 epoch; 3 final status; 4 for how long its files and it are kept (ms); 5 JSON: `files` (ids of output
---   and error file), `fields` (of both files), `names` (of each), `stats` (field to what to add), `errors` (JSON or false);
---   6 epoch ms in place of the server's, or ''.
+-- ARGV: 1 batch id; 2 epoch; 3 final status; 4 for how long it is kept (ms); 5 JSON: `files` (ids of output and error
+--   file), `fields` (of both files), `names` (of each), `files_kept_ms` (for how long both are kept), `stats` (field to
+--   what to add), `errors` (JSON or false); 6 epoch ms in place of the server's, or ''.
 -- Returns 1 ended, now or by the same call before; 0 another gateway has it.
 if theirs() then return 0 end
 local status = call('HGET', KEYS[1], 'status')
 if status == ARGV[3] then return 1 end
 local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
-local ends = string.format('%.0f', now + tonumber(ARGV[4]))
+local ends = string.format('%.0f', now + say.files_kept_ms)
 local mine, queued, open = 'open:' .. ARGV[1], used(KEYS[11], 'queued_bytes'), used(KEYS[11], 'open')
 local input_bytes = used(KEYS[11], mine)
 call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then allows the rest too
