@@ -34,11 +34,11 @@ def write(folder: Path, lines: Iterable[str], name: str = "in.jsonl") -> Path:
     return path
 
 
-async def start(sdk: openai.AsyncOpenAI, path: Path, window: str = "24h", **options: Any) -> Any:
+async def start(sdk: openai.AsyncOpenAI, path: Path, window: str = "24h", endpoint: Any = CHAT, **options: Any) -> Any:
     """Upload a file, and run it."""
     file = await sdk.files.create(file=path, purpose="batch")
     wanted: Any = window
-    return await sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=wanted, **options)
+    return await sdk.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window=wanted, **options)
 
 
 async def ended(sdk: openai.AsyncOpenAI, batch_id: str, within_s: float = 30.0) -> Any:

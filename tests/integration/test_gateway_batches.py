@@ -210,6 +210,42 @@ async def test_a_batch_from_file_to_file(sdk: openai.AsyncOpenAI, tmp_path: Path
         await sdk.batches.cancel(batch.id)
 
 
+async def test_a_batch_of_responses(stage: Stage, sdk: openai.AsyncOpenAI, rows: Any, tmp_path: Path) -> None:
+    """The simulated engine refuses tools; its answer to that line says all the same which were left out."""
+    asked = {"model": "simulated", "input": "Say hi", "max_output_tokens": 3, "ignore_eos": True}
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {}}]
+    bodies = {"a": asked, "b": {**asked, "tools": tools}, "c": {**asked, "background": True}}
+    lines = [line(name, url="/v1/responses", body=body) for name, body in bodies.items()]
+    expiry: Any = {"anchor": "created_at", "seconds": 3_600}
+
+    async def enqueued() -> list[Any]:
+        entries = await rows.xrange("{default}:lane:low")
+        return [json.loads(fields["body"]) for _, fields in entries] if len(entries) == 2 else []
+
+    broker = Broker(Connection(stage.url), Keys("default"))
+    try:
+        await broker.pause([Lane.LOW])
+        batch = await start(sdk, write(tmp_path, lines), endpoint="/v1/responses", output_expires_after=expiry)
+        assert batch.output_expires_after == expiry
+        sent = await eventually(enqueued, 10, "its lines are enqueued")
+        await broker.resume([Lane.LOW])
+    finally:
+        await broker.close()
+    assert sorted(sent, key=len) == [{**asked, "store": False}, {**asked, "tools": tools[1:], "store": False}]
+    done = await ended(sdk, batch.id)
+    ((output,), errors) = await both(sdk, done)
+    response = output["response"]["body"]
+    assert (response["object"], response["id"]) == ("response", f"resp_{batch.id}-1")
+    assert response["output"][0]["content"][0]["text"] == "[simulated] Say hi"
+    assert (done.usage.input_tokens, done.usage.output_tokens) == (response["usage"]["input_tokens"], 3)
+    refused, left_out = sorted(errors, key=lambda each: each["response"] is not None)
+    assert (refused["custom_id"], refused["error"]["param"]) == ("c", "body.background")
+    assert (left_out["custom_id"], left_out["response"]["x-streamfleet-ignored"]) == ("b", "tools.web_search")
+    for file_id in (done.output_file_id, done.error_file_id):
+        file = await sdk.files.retrieve(file_id)
+        assert file.expires_at == file.created_at + 3_600
+
+
 async def test_a_line_of_a_file_is_one_line_for_every_reader(sdk: openai.AsyncOpenAI, tmp_path: Path) -> None:
     good, bad = ([f"{name}{end}" for end in ("\x85", "\u2028", "\u2029")] for name in ("good", "bad"))
     lines = [*map(line, good), *(line(each, method="GET") for each in bad)]

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES
 from streamfleet.gateway import inference
-from streamfleet.gateway.auth_context import MOST_IGNORED_CHARS
+from streamfleet.gateway.request_parameters import MOST_IGNORED_CHARS
 from streamfleet.worker.cost.check import pack_fields
 from tests.integration.gateway_here import gateway_here
 from tests.integration.worker_process import WorkerProcess, chat

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import BrokerUnavailable, InvalidRequest
-from streamfleet.common.protocol import CHAT, Lane, Status, parse_body
+from streamfleet.common.protocol import CHAT, RERANK, RESPONSES, SCORE, Lane, Status, parse_body
 from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.batch_records import (
@@ -130,6 +130,43 @@ def test_a_line_that_is_no_request_is_refused_with_its_number(
     assert error_object(error)["line"] == 7
 
 
+RESPONSE = {"model": "m", "input": "hi"}
+SEARCH, FUNCTION = {"type": "web_search_preview"}, {"type": "function", "name": "f"}
+
+
+def response_line(**changes: Any) -> bytes:
+    return line(url=RESPONSES, body=RESPONSE | changes)
+
+
+@pytest.mark.parametrize("name", ["stream", "background", "store", "previous_response_id", "conversation"])
+def test_a_response_of_a_batch_is_stored_in_its_file_alone(name: str) -> None:
+    error = refused(response_line(**{name: True}), LineChecker(RESPONSES, 10_000))
+    assert (error.param, error.code) == (f"body.{name}", "unsupported_parameter")
+    assert "not supported in a batch" in error.message
+    assert LineChecker(RESPONSES, 10_000).check(7, response_line(**{name: False})).ignored == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "body.input.0"),
+        ({"tools": [SEARCH]}, "body.tools"),
+        ({"tools": [SEARCH, FUNCTION], "tool_choice": SEARCH}, "body.tool_choice"),
+    ],
+    ids=["reference", "tools", "tool_choice"],
+)
+def test_a_response_that_cannot_be_had_is_refused_by_its_field(changes: dict[str, Any], param: str) -> None:
+    assert refused(response_line(**changes), LineChecker(RESPONSES, 10_000)).param == param
+
+
+def test_a_response_is_asked_without_tools_that_need_a_server() -> None:
+    asked = response_line(tools=[SEARCH, FUNCTION, {"type": "mcp"}, SEARCH])
+    read = LineChecker(RESPONSES, 10_000).check(1, asked)
+    assert (read.body["tools"], read.ignored) == ([FUNCTION], "tools.web_search_preview, tools.mcp")
+    told = json.loads(answer_line("a", answered("hello"), read.ignored))["response"]
+    assert (told["status_code"], told["x-streamfleet-ignored"]) == (200, read.ignored)
+
+
 def test_a_line_that_is_too_long_whatever_it_says_is_not_read() -> None:
     escaped = line(body={"messages": [{"role": "user", "content": "é" * 15_000}]})
     assert len(escaped) > 80_000
@@ -175,6 +212,8 @@ def test_a_batch_as_openai_asks_for_it() -> None:
     assert read.output_kept_ms == 0
     expiry = {"anchor": "created_at", "seconds": 3_600}
     assert read_batch_parameters({**ASKED, "output_expires_after": expiry}).output_kept_ms == 3_600_000
+    for endpoint in (RESPONSES, SCORE, RERANK):
+        assert read_batch_parameters({**ASKED, "endpoint": endpoint}).endpoint == endpoint
 
 
 @pytest.mark.parametrize(
@@ -184,7 +223,8 @@ def test_a_batch_as_openai_asks_for_it() -> None:
         ({"input_file_id": "file-x"}, "input_file_id"),
         ({"input_file_id": 5}, "input_file_id"),
         ({"endpoint": "/v1/models"}, "endpoint"),
-        ({"endpoint": "/v1/responses"}, "endpoint"),
+        ({"endpoint": "/v1/responses/x"}, "endpoint"),
+        ({"endpoint": "/pooling"}, "endpoint"),
         ({"output_expires_after": 3600}, "output_expires_after"),
         ({"output_expires_after": {"seconds": 3600}}, "output_expires_after.anchor"),
         ({"output_expires_after": {"anchor": "last_active_at", "seconds": 3600}}, "output_expires_after.anchor"),

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from starlette.requests import Request
 
@@ -26,11 +25,8 @@ from streamfleet.gateway.disconnect import DisconnectWatcher
 from streamfleet.gateway.document import OWN_HEADERS
 from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.gateway import Gateway, gateway_of
-from streamfleet.gateway.request_parameters import Bounds, RequestParameters, read_parameters
+from streamfleet.gateway.request_parameters import Bounds, RequestParameters, ignored_text, read_parameters
 from streamfleet.producer.handle import Handle
-
-MOST_NAME_CHARS, MOST_IGNORED_CHARS = 64, 1_024
-"""Of one field's name in `x-streamfleet-ignored`, and of all together: a body may have thousands of fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +101,9 @@ class AuthContext:
             self.call.headers["x-streamfleet-expected-ms"] = str(round(wait_ms))
 
     def show_ignored(self, names: Sequence[str]) -> None:
-        """Name the fields that the model ignores in the answer's headers: escaped, and as many as fit."""
-        shown, left = [], MOST_IGNORED_CHARS
-        for number, name in enumerate(names):
-            text = quote(name[:MOST_NAME_CHARS].encode("utf-8", "replace"))
-            left -= len(text) + 2
-            if left < 0:
-                shown.append(f"+{len(names) - number}")
-                break
-            shown.append(text)
-        if shown:
-            self.call.headers["x-streamfleet-ignored"] = ", ".join(shown)
+        """Name the fields that the model ignores in the answer's headers."""
+        if names:
+            self.call.headers["x-streamfleet-ignored"] = ignored_text(names)
 
     async def show_status(self, handle: Handle) -> None:
         """The same of a request that is in its queue already."""

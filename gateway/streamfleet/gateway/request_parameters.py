@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from streamfleet.common.durations import parse_span
 from streamfleet.common.envelope import MAX_NAME_CHARS, check_deadline, check_traceparent
@@ -48,7 +49,7 @@ REQUIRED_FIELDS = {
     DETOKENIZE: "tokens",
 }
 """Endpoints that callers may name, each with its required field; empty where one of several is enough."""
-BATCH_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
+BATCH_ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, SCORE, RERANK)
 """Endpoints that lines of a batch may name."""
 _WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
@@ -64,6 +65,8 @@ TIERS = {
     "flex": Lane.LOW,
 }
 """OpenAI's `service_tier` to lane: a price there, a priority here."""
+MOST_NAME_CHARS, MOST_IGNORED_CHARS = 64, 1_024
+"""Of one field's name in `x-streamfleet-ignored`, and of all together: a body may have thousands of fields."""
 _UNNAMED = (None, "auto")
 MOST_KEY_CHARS = 1_024
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
@@ -292,6 +295,19 @@ def leave_out_tools(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 def _needs_server(tool: object) -> bool:
     return isinstance(tool, dict) and str(tool.get("type")).startswith(_SERVER_TOOLS)
+
+
+def ignored_text(names: Sequence[str]) -> str:
+    """Names of what is ignored of a body, as `x-streamfleet-ignored` tells them: escaped, and as many as fit."""
+    shown, left = [], MOST_IGNORED_CHARS
+    for number, name in enumerate(names):
+        text = quote(name[:MOST_NAME_CHARS].encode("utf-8", "replace"))
+        left -= len(text) + 2
+        if left < 0:
+            shown.append(f"+{len(names) - number}")
+            break
+        shown.append(text)
+    return ", ".join(shown)
 
 
 def body_to_enqueue(body: Mapping[str, Any], served: str | None, endpoint: str = "") -> dict[str, Any]:

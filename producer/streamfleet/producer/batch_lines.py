@@ -29,12 +29,14 @@ class BatchLine:
         custom_id: the caller's name for the request.
         url: OpenAI path.
         body: OpenAI request body.
+        ignored: what was left out of the body, as the header `x-streamfleet-ignored` names it; empty for nothing.
     """
 
     number: int
     custom_id: str
     url: str
     body: Mapping[str, Any]
+    ignored: str = ""
 
 
 class BadLine(StreamfleetError):
@@ -104,10 +106,11 @@ def request_id(prefix: str, custom_id: str) -> str:
     return f"{prefix}-{digest.hexdigest()}"
 
 
-def answer_line(custom_id: str, result: Result) -> bytes:
+def answer_line(custom_id: str, result: Result, ignored: str = "") -> bytes:
     """The line for an ended request: for the output file if it succeeded, else for the error file."""
     body = result.response if result.ok else {"error": result.error}
-    response = {"status_code": result.http_status, "request_id": result.id, "body": body}
+    told = {"x-streamfleet-ignored": ignored} if ignored else {}
+    response = {"status_code": result.http_status, "request_id": result.id, **told, "body": body}
     error = None if result.ok else _short_error(result)
     return _line({"id": result.id, "custom_id": custom_id, "response": response, "error": error})
 

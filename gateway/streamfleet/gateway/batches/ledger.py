@@ -11,7 +11,7 @@ from typing import Any
 
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Status
-from streamfleet.common.results import Result
+from streamfleet.common.results import Result, tokens_used
 from streamfleet.gateway.batch_records import BatchRecord, BatchStatus, Part
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.broker.batches import BatchBroker, SaveCode, Step
@@ -69,8 +69,8 @@ class Ledger:
         """True if the lines should be recorded now, without waiting for the next time."""
         return len(self._output) + len(self._errors) >= MOST_BYTES or len(self._lines) >= MOST_LINES
 
-    def add_answer(self, number: int, custom_id: str, result: Result, *, cancelling: bool) -> None:
-        """Add a line whose request ended."""
+    def add_answer(self, number: int, custom_id: str, result: Result, ignored: str = "", *, cancelling: bool) -> None:
+        """Add a line whose request ended. `ignored` is that of its `BatchLine`."""
         if result.status is Status.EXPIRED:
             self._count("late", 1)
             self.add_refusal(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
@@ -79,11 +79,11 @@ class Ledger:
         elif result.ok:
             usage = result.usage or {}
             for name in ("prompt_tokens", "completion_tokens"):
-                self._count(name, _whole(usage.get(name)))
+                self._count(name, _whole(tokens_used(usage, name)))
             self._count("cached_tokens", _whole(result.cached_tokens))
-            self._finish(number, "completed", self._output, answer_line(custom_id, result))
+            self._finish(number, "completed", self._output, answer_line(custom_id, result, ignored))
         else:
-            self._finish(number, "failed", self._errors, answer_line(custom_id, result))
+            self._finish(number, "failed", self._errors, answer_line(custom_id, result, ignored))
 
     def add_refusal(self, error: BadLine) -> None:
         """Add a line that was not run, or whose request failed."""

@@ -262,7 +262,8 @@ async def _end_requests(claimed: ClaimedBatch, lines: list[BatchLine]) -> None:
             if result is None or (result.status in _OVER and not claimed.cancelling):
                 _finish_without_answer(claimed, line)
             else:
-                claimed.ledger.add_answer(line.number, line.custom_id, result, cancelling=claimed.cancelling)
+                told = (line.number, line.custom_id, result, line.ignored)
+                claimed.ledger.add_answer(*told, cancelling=claimed.cancelling)
 
 
 async def _cancel(client: Client, each: str) -> None:

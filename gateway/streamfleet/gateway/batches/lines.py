@@ -9,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.gateway.request_parameters import check_fields
+from streamfleet.common.protocol import RESPONSES
+from streamfleet.gateway.request_parameters import check_fields, ignored_text, leave_out_tools
 from streamfleet.producer.batch_lines import BadLine, BatchLine, parse_line
 
 Line = tuple[int, bytes]
 MOST_TOGETHER = 500
+_OF_A_CALLER = ("stream", "background", "store", "previous_response_id", "conversation")
+"""Fields of a response that need a caller, or a store of responses: a batch has only its two files."""
 _TEXT = re.compile(rb"\S[^\n]*")
 """A line from its first character that is not blank; the regular expression skips blank lines faster than Python."""
 
@@ -140,6 +144,7 @@ class LineChecker:
             text_ = f"must be {self._endpoint}, the endpoint of the batch, not {line.url[:80]}"
             raise BadLine(number, line.custom_id, text_, "url", "mismatched_endpoint")
         try:
+            line = _response(line) if self._endpoint == RESPONSES else line
             check_fields(self._endpoint, line.body)
         except InvalidRequest as error:
             raise BadLine(number, line.custom_id, error.message, f"body.{error.param}", error.code) from None
@@ -151,6 +156,20 @@ class LineChecker:
             said = f"{custom_id[:80]!r} is the custom_id of an earlier line: this line was not run"
             raise BadLine(number, None, said, "custom_id", "duplicate_custom_id")
         self._seen.add(digest)
+
+
+def _response(line: BatchLine) -> BatchLine:
+    """Returns a line of a response without tools that need a server of their own.
+
+    Raises:
+        InvalidRequest: it asks for more than an answer in the output file, or for nothing but such tools.
+    """
+    for name in _OF_A_CALLER:
+        if line.body.get(name):
+            text = "is not supported in a batch: its answers come whole, and are stored in its output file alone"
+            raise InvalidRequest(text, name, "unsupported_parameter")
+    body, left_out = leave_out_tools(dict(line.body))
+    return replace(line, body=body, ignored=ignored_text(left_out))
 
 
 def error_object(error: BadLine) -> dict[str, object]:

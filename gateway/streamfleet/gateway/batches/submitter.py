@@ -57,6 +57,7 @@ class Answer(NamedTuple):
     number: int
     custom_id: str
     result: Result
+    ignored: str = ""
 
 
 class Collector:
@@ -68,7 +69,7 @@ class Collector:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._lines: dict[str, tuple[int, str]] = {}
+        self._lines: dict[str, tuple[int, str, str]] = {}
         self._arrivals: dict[str, Arrivals] = {}
         self._tasks: dict[asyncio.Task[list[Result | RequestLost]], str] = {}
 
@@ -85,7 +86,7 @@ class Collector:
         handles: list[Handle] = []
         for ready, (handle, code) in zip(chunk, outcomes, strict=True):
             if handle is not None:
-                self._lines[handle.id] = (ready.line.number, ready.line.custom_id)
+                self._lines[handle.id] = (ready.line.number, ready.line.custom_id, ready.line.ignored)
                 handles.append(handle)
             else:
                 (refused.full if code.full else refused.conflicts).append(ready)
@@ -112,8 +113,8 @@ class Collector:
             for result in task.result():
                 if isinstance(result, RequestLost):
                     raise result
-                number, custom_id = self._lines.pop(result.id)
-                answers.append(Answer(number, custom_id, result))
+                number, custom_id, ignored = self._lines.pop(result.id)
+                answers.append(Answer(number, custom_id, result, ignored))
             if len(self._arrivals[queue]):
                 self._start_taking(queue)
         return answers
@@ -340,7 +341,7 @@ class Submitter:
         batch = self._claimed.batch
         queue, served = await self._claimed.route(line)
         ask = Ask(
-            body=body_to_enqueue(line.body, served or None),
+            body=body_to_enqueue(line.body, served or None, batch.endpoint),
             id=line_request_id(batch.id, line.number),
             lane=batch.lane,
             deadline=batch.deadline_ms,
