@@ -43,13 +43,15 @@ class Findings:
                 "errors": self._errors(),
                 "files": self._files(),
                 "batch": self._batch(self.setup["batch"], "/v1/chat/completions"),
+                "batches": self._batches(),
                 "cancelled": self._batch(self.setup["long_batch"], "/v1/chat/completions", cancelled=True),
             }
 
     def embedding(self) -> Json:
         """At a model that embeds."""
         with self.client:
-            return {"vectors": self._vectors(), "batch": self._batch(self.setup["batch"], "/v1/embeddings")}
+            batch = self._batch(self.setup["batch"], "/v1/embeddings")
+            return {"vectors": self._vectors(), "batch": batch, "batches": self._batches()}
 
     def _models(self) -> Json:
         listed = sorted(each.id for each in self.client.models.list())
@@ -157,6 +159,10 @@ class Findings:
             "errors": self._lines_of(done.error_file_id),
         }
 
+    def _batches(self) -> Json:
+        """A batch of each other endpoint."""
+        return {endpoint: self._batch([asked], endpoint) for endpoint, asked in self.setup["batches"].items()}
+
     def _vectors(self) -> Json:
         words, tokens = self.setup["input"], self.setup["tokens"]
 
@@ -212,6 +218,13 @@ def names(lines: list[Json]) -> list[str]:
 def kind_and_code(error: Json) -> tuple[str, object]:
     """An error's class and code."""
     return error["kind"], error["code"]
+
+
+def only_answers(found: Json) -> dict[str, Json]:
+    """The answer of each batch of one line, by endpoint."""
+    for batch in found["batches"].values():
+        assert batch["counts"] == {"total": 1, "completed": 1, "failed": 0}, batch
+    return {endpoint: batch["output"][0]["response"] for endpoint, batch in found["batches"].items()}
 
 
 def check_batch(batch: Json, refused: str) -> None:

@@ -23,7 +23,7 @@ import redis.asyncio
 from streamfleet.common.protocol import EMBEDDINGS
 from streamfleet.worker.engine.engine_thread import alive, descendants
 from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
-from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages
+from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages, only_answers
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.needs_vllm, pytest.mark.timeout(400)]
@@ -43,6 +43,10 @@ SETUP: Json = {
     "chat": {"messages": messages("Count to ten.")},
     "input": WORDS,
     "tokens": TOKENS,
+    "batches": {
+        "/v1/score": line("/v1/score", "a", model=MODELS["embedding"], text_1=WORDS[0], text_2=WORDS),
+        "/v1/rerank": line("/v1/rerank", "a", model=MODELS["embedding"], query=WORDS[1], documents=WORDS),
+    },
     "batch": [*(text(name, f"This is {name}.") for name in GOOD), text("empty", [])],
 }
 
@@ -93,6 +97,14 @@ def test_a_batch_of_embeddings(stack: Stack, language: str) -> None:
     for answer in batch["output"]:
         (only,) = answer["response"]["body"]["data"]
         assert len(only["embedding"]) == 576
+
+
+@CLIENTS
+def test_batches_of_scores_and_of_ranks(stack: Stack, language: str) -> None:
+    answers = only_answers(found(stack, language))
+    same, other = (each["score"] for each in answers["/v1/score"]["body"]["data"])
+    assert same > other
+    assert [each["index"] for each in answers["/v1/rerank"]["body"]["results"]] == [1, 0]
 
 
 def test_texts_are_scored_and_pooled(stack: Stack) -> None:

@@ -21,7 +21,7 @@ import redis.asyncio
 from streamfleet.producer import Chunk, Client
 from streamfleet.worker.engine.engine_thread import alive, descendants
 from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
-from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages, names
+from tests.e2e.sdk_findings import GOOD, Json, check_batch, kind_and_code, line, messages, names, only_answers
 from tests.hostile.__main__ import SETTINGS
 from tests.hostile.catalogue import FAMILIES
 from tests.hostile.report import table
@@ -59,6 +59,18 @@ SETUP: Json = {
     "long": LONG,
     "soon": {"X-Streamfleet-Ttl": "3s"},
     "batch": [*map(question, GOOD), question("cold", temperature=-5)],
+    "batches": {
+        "/v1/completions": line("/v1/completions", "a", model=MODELS["generating"], prompt="Once", max_tokens=4),
+        "/v1/responses": line(
+            "/v1/responses",
+            "a",
+            model=MODELS["generating"],
+            input="Say hi",
+            max_output_tokens=4,
+            tools=[{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}}],
+            tool_choice="none",
+        ),
+    },
     "long_batch": [question("short"), *(question(f"long{number}", **LONG) for number in range(4))],
 }
 
@@ -223,6 +235,16 @@ def test_a_batch_of_chats(stack: Stack, language: str) -> None:
     for answer in batch["output"]:
         assert answer["response"]["body"]["choices"][0]["message"]["content"]
     assert batch["errors"][0]["response"]["body"]["error"]["param"] == "temperature"
+
+
+@CLIENTS
+def test_batches_of_other_endpoints(stack: Stack, language: str) -> None:
+    answers = only_answers(found(stack, language))
+    assert answers["/v1/completions"]["body"]["choices"][0]["text"]
+    response = answers["/v1/responses"]
+    assert response["body"]["usage"]["output_tokens"] > 0
+    assert [tool["type"] for tool in response["body"]["tools"]] == ["function"]
+    assert response["x-streamfleet-ignored"] == "tools.web_search"
 
 
 @CLIENTS

@@ -140,6 +140,12 @@ async function batch(lines, endpoint, { cancelled = false } = {}) {
   };
 }
 
+async function batches() {
+  const found = {};
+  for (const [endpoint, asked] of Object.entries(setup.batches)) found[endpoint] = await batch([asked], endpoint);
+  return found;
+}
+
 const numbers = (answer) => answer.data.map((each) => Array.from(each.embedding));
 
 async function vectors() {
@@ -171,8 +177,13 @@ const parts = {
     errors: await errors(),
     files: await files(),
     batch: await batch(setup.batch, "/v1/chat/completions"),
+    batches: await batches(),
     cancelled: await batch(setup.long_batch, "/v1/chat/completions", { cancelled: true }),
   }),
-  embedding: async () => ({ vectors: await vectors(), batch: await batch(setup.batch, "/v1/embeddings") }),
+  embedding: async () => ({
+    vectors: await vectors(),
+    batch: await batch(setup.batch, "/v1/embeddings"),
+    batches: await batches(),
+  }),
 };
 console.log(JSON.stringify(await parts[process.argv[2]]()));
