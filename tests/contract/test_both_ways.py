@@ -249,15 +249,76 @@ RESPONSE: dict[str, dict[str, Any]] = {
     },
     "a tool that may be called": {"tools": [NAMED]},
     "fields of agents": {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}, "user": "x"},
+    "fields of OpenAI's": {
+        "metadata": {"a": "b"},
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "service_tier": "flex",
+        "stream_options": {"include_obfuscation": False},
+        "max_tool_calls": 2,
+        "text": {"verbosity": "low"},
+    },
+    "unknown fields": {"nonsense": {"a": [1, None]}},
+    "an end of its own": {"max_output_tokens": 60, "stop": ["."]},
+    "samples": {"temperature": 0.9, "top_p": 0.9, "seed": 5, "presence_penalty": 1, "frequency_penalty": 1},
+    "any object": {"text": {"format": {"type": "json_object"}}, "max_output_tokens": 12},
+    "a tool that is not called": {"tools": [NAMED], "tool_choice": "none"},
+    "one call at a time": {
+        "tools": [NAMED],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_output_tokens": 60,
+    },
+    "a turn behind a tool": {
+        "tools": [NAMED],
+        "input": [
+            {"role": "user", "content": "Will it rain?"},
+            {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"days": 2}'},
+            {"type": "function_call_output", "call_id": "call_1", "output": "It will."},
+        ],
+    },
+    "a turn behind a reasoned one": {
+        "input": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+            {"role": "assistant", "content": "Ho"},
+            {"role": "user", "content": "Go on"},
+        ]
+    },
+    "a prompt that may be cut": {"truncation": "auto"},
+    "tools of a server": {"tools": [{"type": "web_search"}, {"type": "code_interpreter", "container": "c"}]},
+    # refused
     "a wrong temperature": {"temperature": -3},
     "too long a prompt": {"input": "word " * 5_000},
     "no such model": {"model": "none"},
+    "no input": {"input": None},
+    "an item that is none": {"input": [7]},
+    "a role that is none": {"input": [{"role": "king", "content": "Hi"}]},
+    "a picture": {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": PNG}]}]},
+    "a limit that is none": {"max_output_tokens": "many"},
+    "a negative limit": {"max_output_tokens": -1},
+    "a schema that is none": {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "no"}}}},
+    "a tool that is not there": {"tools": [NAMED], "tool_choice": {"type": "function", "name": "no"}},
+    "a choice without tools": {"tool_choice": "required"},
+    "a tool without a name": {"tools": [{"type": "function"}]},
+    "too many log probabilities": {"include": ["message.output_text.logprobs"], "top_logprobs": 5_000},
+    "an unknown part": {"include": ["everything"]},
+    "a response that is not there": {"previous_response_id": "resp_0"},
+    "in the background": {"background": True},
+    "a prompt of a store": {"prompt": {"id": "pmpt_1"}},
+    "a truncation that is none": {"truncation": "middle"},
 }
 
 
+BROKEN_OFF = {"a schema that is none", "too many log probabilities"}
+"""vLLM's server begins a stream of these with 200, and breaks it off."""
+
+
 def masked(value: Any) -> str:
-    """A response or event as text, without times and random ids."""
+    """A response or event as text, without times, random ids, and what a prefix cache had."""
     text = re.sub(r'"(id|item_id|call_id)": "[a-z_-]+[0-9a-f]{8,}"', r'"\1": "…"', json.dumps(value, sort_keys=True))
+    text = re.sub(r'("cached_tokens": )[0-9]+|\[\d\d:\d\d:\d\d\]', r"\1", text)
     return re.sub(r'("created_at": )[0-9.]+|(logprob": -?[0-9]+\.[0-9]{3})[0-9e-]+', r"\1\2", text)
 
 
@@ -272,15 +333,22 @@ async def test_a_streamed_response_is_that_of_vllms_own_server(engine: VllmEngin
     }
     body = {**base, **RESPONSE[name]}
     whole = await engine.run(EngineRequest("unstreamed-1", RESPONSES, body, Lane.NORMAL))
+    assert engine._app is not None
+    own = await asgi.post(engine._app, RESPONSES, {}, json.dumps({**body, "request_id": "resp_unstreamed-1"}).encode())
+    assert (whole.status, masked(json.loads(whole.body))) == (own.status, masked(json.loads(own.body)))
     events: list[Any] = []
     request = EngineRequest("streamed-1", RESPONSES, body, Lane.NORMAL, chunk_every_s=0.05)
     request.on_chunk = lambda line: events.append(json.loads(bytes(line)))
     reply = await engine.run(request)
     parts: list[bytes] = []
     asked_of_it = json.dumps({**body, "stream": True, "request_id": "resp_streamed-1"}).encode()
-    assert engine._app is not None
-    own = await asgi.post(engine._app, RESPONSES, {}, asked_of_it, parts.append)
     answer, result = json.loads(reply.body), json.loads(whole.body)
+    if name in BROKEN_OFF:
+        assert (reply.status, masked(answer), len(events)) == (400, masked(result), 2)
+        with pytest.raises(asgi.NoResponse):
+            await asgi.post(engine._app, RESPONSES, {}, asked_of_it, parts.append)
+        return
+    own = await asgi.post(engine._app, RESPONSES, {}, asked_of_it, parts.append)
     if whole.status != 200:
         assert (reply.status, masked(answer), events) == (whole.status, masked(result), [])
         assert masked(answer) == masked(json.loads(own.body))

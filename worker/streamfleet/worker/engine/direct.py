@@ -189,7 +189,7 @@ class Direct:
                 return None
             if parser is not None and deltas is None:
                 raise
-            return await _handled(self._app, error)
+            return await handled(self._app, error)
         if isinstance(got, way.answer):
             if deltas is not None and request.tells_usage:
                 deltas.end(got)
@@ -203,7 +203,7 @@ class Direct:
         return SimpleNamespace(headers={"traceparent": request.traceparent}, state=SimpleNamespace(), app=self._app)
 
 
-async def _handled(app: Any, error: Exception) -> asgi.Response:
+async def handled(app: Any, error: Exception) -> asgi.Response:
     """Returns the application's own answer to an error of its serving objects."""
     handlers: Mapping[Any, Any] = app.exception_handlers
     handler = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
@@ -232,7 +232,7 @@ async def embed_tokens(app: Any, body: Mapping[str, Any], headers: Mapping[str, 
     try:
         answer = await serve(asked, SimpleNamespace(headers=headers, state=SimpleNamespace(), app=app))
     except Exception as error:  # noqa: BLE001 - what the application has no answer to is raised again
-        return await _handled(app, error)
+        return await handled(app, error)
     return asgi.Response(answer.status_code, bytes(answer.body))
 
 

@@ -247,7 +247,14 @@ class VllmEngine:
                 return embedded
         metrics.of(metrics.BY_APPLICATION, reason).inc()
         on_part = None if parser is None else parser.feed
-        return await asgi.post(app, request.endpoint, self._headers(hosted, request), body, on_part)
+        try:
+            return await asgi.post(app, request.endpoint, self._headers(hosted, request), body, on_part)
+        except asgi.NoResponse as error:
+            # Once a stream has begun, Starlette raises what the application would have answered as another error.
+            told = getattr(error.__cause__, "__cause__", None)
+            if not isinstance(told, Exception) or "Caught handled exception" not in str(error.__cause__):
+                raise
+            return await direct.handled(app, told)
 
     def _headers(self, hosted: vllm_host.Hosted, request: EngineRequest) -> dict[str, str]:
         headers = {"X-Request-Id": request.id, **hosted.authorization}
