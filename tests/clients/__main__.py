@@ -50,6 +50,7 @@ NPM = ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", 
 INSTALL_S, START_S, ASK_S = 900, 300, 600
 INSIDE = "STREAMFLEET_CLIENTS_INSIDE"
 CHAT, EMBEDDER, CONTEXT = "demo", "demo-embed", 4096
+TOLD = "simulated"  # an agent's first words alone are more than the demo's model can read
 STRICT = "--tool-strict-level parameter"  # else a small model's tool calls do not fit their schema
 LATER = "expected to fail"
 
@@ -133,7 +134,7 @@ def families(names: list[str]) -> list[Family]:
             name,
             row["program"],
             tuple(row.get("packages", ())),
-            row["program"].endswith(".mjs"),
+            ".mjs" in row["program"],
             row.get("beside", False),
             row.get("title", ""),
             {call: why for why, calls in row.get("later", {}).items() for call in calls},
@@ -230,7 +231,10 @@ def asked(chosen: list[Family]) -> list[Row]:
 
 @contextmanager
 def stage(folder: Path) -> Iterator[dict[str, str]]:
-    """A gateway with a worker that chats and one that embeds, both real; the environment that clients need."""
+    """A gateway with a worker that chats and one that embeds, both real, and a simulated one for agents.
+
+    Yields the environment that clients need.
+    """
     model = str(model_folder())
     shared: dict[str, Any] = {"engine": "vllm", "model": model, "lease_ms": 10_000}
     size = f"--max-num-seqs 8 --max-model-len {CONTEXT} --served-model-name"
@@ -250,16 +254,18 @@ def stage(folder: Path) -> Iterator[dict[str, str]]:
             queue="embeddings",
             engine_args=f"{size} {EMBEDDER} --runner pooling --convert embed",
         )
+        agents = WorkerProcess(server.url, folder, "told", ["told"], queue="agents")
+        workers = (chatting, embedding, agents)
         try:
-            for worker in (chatting, embedding):
+            for worker in workers:
                 eventually_blocking(lambda: worker.events("worker_ready") or not worker.alive, START_S)  # noqa: B023
                 worker.ready_blocking()
-            models = f"{CHAT}=default,{EMBEDDER}=embeddings"
+            models = f"{CHAT}=default,{EMBEDDER}=embeddings,{TOLD}=agents"
             with gateway_on(server.url, folder, GatewayProcess, gateway_models=models) as gateway:
                 key, _ = make_key(server.url, "clients", lanes=tuple(Lane))
                 yield client_environment(gateway.url, key, model)
         finally:
-            for worker in (chatting, embedding):
+            for worker in workers:
                 worker.destroy()
 
 
@@ -272,6 +278,7 @@ def client_environment(url: str, key: str, model: str) -> dict[str, str]:
         "CLIENTS_KEY": key,
         "CLIENTS_MODEL": CHAT,
         "CLIENTS_EMBEDDER": EMBEDDER,
+        "CLIENTS_TOLD": TOLD,
         "CLIENTS_FOLDER": model,
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(BUILD / "huggingface"),

@@ -26,6 +26,7 @@ from streamfleet.worker import admission, configuration, containment, housekeepi
 from streamfleet.worker.engine import simulated, simulated_profile
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.in_flight import InFlightRequest
+from tests.support import told_calls
 
 DEADLY_AFTER_S = 0.15
 
@@ -182,6 +183,11 @@ def outspoken() -> None:
         return _Utf8(json.dumps(value, ensure_ascii=False, **how))
 
     simulated.json = SimpleNamespace(dumps=dumps)  # type: ignore[assignment,attr-defined]
+
+
+def told() -> None:
+    """The engine calls the functions that users name."""
+    simulated.SimulatedEngine.run = told_calls.run  # type: ignore[method-assign,assignment]
 
 
 def _on_signal(signum: signal.Signals, act: Callable[[simulated.SimulatedEngine], object]) -> None:

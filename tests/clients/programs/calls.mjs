@@ -1,6 +1,7 @@
 // What the programs for Node are made of: their calls, and `{"call": …, "error": …}` for each outcome.
 
-export const { CLIENTS_URL: baseURL, CLIENTS_KEY: apiKey, CLIENTS_MODEL: model, CLIENTS_EMBEDDER: embedder } = process.env;
+export const { CLIENTS_URL: baseURL, CLIENTS_KEY: apiKey, CLIENTS_MODEL: model } = process.env;
+export const { CLIENTS_EMBEDDER: embedder, CLIENTS_TOLD: told } = process.env;
 export const SAY = "Say hi";
 export const schema = {
   type: "object",
