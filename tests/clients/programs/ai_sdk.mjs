@@ -1,8 +1,8 @@
 // The AI SDK with its OpenAI provider, which asks for responses where it is not told otherwise.
 
 import { createOpenAI } from "@ai-sdk/openai";
-import { embedMany, generateObject, generateText, jsonSchema, streamText, tool } from "ai";
-import { SAY, apiKey, baseURL, embedder, model, run, schema } from "./calls.mjs";
+import { embedMany, generateObject, generateText, isStepCount, jsonSchema, streamObject, streamText, tool } from "ai";
+import { SAY, apiKey, baseURL, embedder, model, run, schema, told } from "./calls.mjs";
 
 const provider = createOpenAI({ baseURL, apiKey });
 
@@ -29,6 +29,17 @@ await run({
   embeddings: async () =>
     (await embedMany({ model: provider.embedding(embedder), values: ["a cat", "a dog"] })).embeddings[1],
   response: async () => (await generateText({ model: provider(model), prompt: SAY, maxOutputTokens: 24 })).text,
+  "response with a tool": async () => {
+    const tools = { weather: tool({ inputSchema: jsonSchema(schema) }) };
+    const asked = { model: provider(model), prompt: SAY, tools, toolChoice: "required" };
+    return (await generateText(asked)).toolCalls[0].input;
+  },
+  "response with a tool that runs": async () => {
+    const execute = async ({ warm }) => `warm: ${warm}`;
+    const tools = { weather: tool({ inputSchema: jsonSchema(schema), execute }) };
+    const asked = { model: provider(told), prompt: 'call weather {"warm":true}', tools, stopWhen: isStepCount(3) };
+    return (await generateText(asked)).text.includes("warm: true");
+  },
   "response of a conversation": async () => {
     const one = await generateText({ model: provider(model), prompt: SAY, maxOutputTokens: 24 });
     const turns = [{ role: "user", content: SAY }, ...one.response.messages, { role: "user", content: "And again" }];
@@ -36,4 +47,9 @@ await run({
   },
   "response streamed": async () =>
     text(streamText({ model: provider(model), prompt: SAY, maxOutputTokens: 24, onError() {} }).fullStream),
+  "object of a response streamed": async () => {
+    const asked = streamObject({ model: provider(model), prompt: SAY, schema: jsonSchema(schema), onError() {} });
+    for await (const part of asked.fullStream) if (part.type === "error") throw part.error;
+    return asked.object;
+  },
 });

@@ -36,4 +36,10 @@ def schema() -> Any:
     return asked(instructor.Mode.JSON_SCHEMA)
 
 
+@call
+def response() -> Any:
+    responding = instructor.from_openai(client, mode=instructor.Mode.RESPONSES_TOOLS)
+    return responding.responses.create(model=MODEL, input=SAY, response_model=Place)
+
+
 run()

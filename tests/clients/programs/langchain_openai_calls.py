@@ -59,4 +59,12 @@ def responses_streamed() -> Any:
     return "".join(chunk.text for chunk in asked.stream(SAY))
 
 
+@call
+def responses_with_a_tool() -> Any:
+    described = {"title": "weather", "description": "weather of a city", **CITY}
+    asked = ChatOpenAI(model=MODEL, base_url=URL, api_key=KEY, use_responses_api=True)
+    (first, *rest) = asked.bind_tools([described], tool_choice="any").stream(SAY)
+    return sum(rest, first).tool_calls
+
+
 run()

@@ -39,6 +39,17 @@ def completion() -> Any:
 
 
 @call
+def response() -> Any:
+    return litellm.responses(SAY, f"openai/{MODEL}", max_output_tokens=LIMIT, **SHARED).output_text
+
+
+@call
+def response_streamed() -> Any:
+    asked = litellm.responses(SAY, f"openai/{MODEL}", max_output_tokens=LIMIT, stream=True, **SHARED)
+    return [event.type for event in asked][-1] == "response.completed"
+
+
+@call
 def embeddings() -> Any:
     return litellm.embedding(f"openai/{EMBEDDER}", ["a cat", "a dog"], **SHARED).data
 
@@ -55,7 +66,11 @@ def proxy() -> Any:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=sys.stderr)
         try:
             wait_until_ready(process)
-            return json.loads(ask(stream=False))["choices"][0]["message"]["content"], ask(stream=True).count("data:")
+            chat = json.loads(ask("chat/completions", messages=ASKED))["choices"][0]["message"]["content"]
+            assert ask("chat/completions", messages=ASKED, stream=True).rstrip().endswith("[DONE]")
+            assert json.loads(ask("responses", input=SAY))["output"]
+            assert "response.completed" in ask("responses", input=SAY, stream=True)
+            return chat
         finally:
             process.terminate()
             process.wait(20)
@@ -74,12 +89,13 @@ def wait_until_ready(process: subprocess.Popen[bytes]) -> None:
     raise TimeoutError("the proxy does not answer")
 
 
-def ask(*, stream: bool) -> str:
-    """A chat by the proxy."""
-    body = {"model": "ours", "messages": ASKED, "max_tokens": LIMIT, "stream": stream}
+def ask(path: str, **body: Any) -> str:
+    """What the proxy answers."""
+    limit = {"max_output_tokens" if path == "responses" else "max_tokens": LIMIT}
+    asked = json.dumps({"model": "ours", **limit, **body}).encode()
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {PROXY_KEY}"}
-    url = f"http://127.0.0.1:{PORT}/v1/chat/completions"
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60) as answer:
+    url = f"http://127.0.0.1:{PORT}/v1/{path}"
+    with urllib.request.urlopen(urllib.request.Request(url, asked, headers), timeout=60) as answer:
         return str(answer.read().decode())
 
 

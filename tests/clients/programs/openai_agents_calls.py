@@ -13,6 +13,7 @@ from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, fun
 from openai import AsyncOpenAI
 
 SETTINGS = ModelSettings(max_tokens=LIMIT)
+COOL, FORCED = ModelSettings(temperature=0), ModelSettings(temperature=0, tool_choice="required")
 
 
 @function_tool
@@ -24,6 +25,19 @@ def weather(warm: bool) -> str:
 def chatting(**more: Any) -> Agent:
     """An agent that uses chat completions."""
     return Agent("a", model=OpenAIChatCompletionsModel(MODEL, AsyncOpenAI()), **({"model_settings": SETTINGS} | more))
+
+
+def responding(**more: Any) -> Agent:
+    """An agent that uses responses, as by default."""
+    set_default_openai_client(AsyncOpenAI())  # the one of the call before belongs to the loop of that
+    return Agent("a", model=MODEL, **({"model_settings": COOL} | more))
+
+
+async def streamed(agent: Agent) -> Any:
+    """A run, streamed to its end."""
+    running = Runner.run_streamed(agent, SAY)
+    assert [event async for event in running.stream_events()]
+    return running
 
 
 @call
@@ -46,14 +60,25 @@ async def tool() -> Any:
 
 @call
 async def responses() -> Any:
-    return (await Runner.run(Agent("a", model=MODEL, model_settings=ModelSettings(temperature=0)), SAY)).final_output
+    return (await Runner.run(responding(), SAY)).final_output
 
 
 @call
 async def responses_streamed() -> Any:
-    set_default_openai_client(AsyncOpenAI())  # the one of the call before belongs to the loop of that
-    running = Runner.run_streamed(Agent("a", model=MODEL, model_settings=ModelSettings(temperature=0)), SAY)
-    return [event async for event in running.stream_events()] and running.final_output
+    return (await streamed(responding())).final_output
+
+
+@call
+async def responses_with_a_tool() -> Any:
+    running = await streamed(responding(tools=[weather], model_settings=FORCED))
+    assert "tool_call_output_item" in {item.type for item in running.new_items}, running.new_items
+    return running.final_output
+
+
+@call
+async def responses_with_a_hand_off() -> Any:
+    running = await streamed(responding(handoffs=[Agent("b", model=MODEL, model_settings=COOL)], model_settings=FORCED))
+    return running.last_agent.name == "b" and running.final_output
 
 
 run()

@@ -34,4 +34,9 @@ await run({
     for await (const event of asked) last = event.type;
     return last === "response.completed";
   },
+  "response with a tool": async () => {
+    const tools = [{ type: "function", name: "weather", parameters: schema, strict: true }];
+    const asked = client.responses.stream({ model, input: SAY, tools, tool_choice: "required" });
+    return JSON.parse((await asked.finalResponse()).output[0].arguments);
+  },
 });

@@ -139,6 +139,21 @@ def response_streamed() -> Any:
 
 
 @call
+def response_parsed() -> Any:
+    return client.responses.parse(model=MODEL, input=SAY, text_format=Place).output_parsed
+
+
+@call
+def response_with_a_tool() -> Any:
+    tools: list[Any] = [{"type": "function", "name": "weather", "parameters": CITY, "strict": True}]
+    with client.responses.stream(model=MODEL, input=SAY, tools=tools, tool_choice="required") as stream:
+        kinds = [event.type for event in stream]
+        (made,) = stream.get_final_response().output
+    assert "response.function_call_arguments.delta" in kinds, kinds
+    return json.loads(made.arguments)  # type: ignore[union-attr]
+
+
+@call
 def response_continued() -> Any:
     one = client.responses.create(model=MODEL, input=SAY, max_output_tokens=LIMIT, store=True)
     return client.responses.create(model=MODEL, input=SAY, previous_response_id=one.id).output_text
