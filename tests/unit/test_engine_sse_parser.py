@@ -254,7 +254,14 @@ def test_events_are_numbered_without_a_hole_whatever_the_server_does() -> None:
         (event("failed", response={"error": {"code": "invalid_prompt", "message": "odd"}}), 400, "odd"),
         ({"type": "error", "code": "server_error", "message": "flat", "param": None}, 500, "flat"),
         ({"type": "error", "error": {"code": 503, "message": "nested"}}, 503, "nested"),
-        ({"type": "error", "error": "text"}, 400, "text"),
+        (event("failed", response={"error": {"code": "image_parse_error", "message": "blank"}}), 400, "blank"),
+        (event("failed", response={"error": None}), 500, "the response failed, for no told reason"),
+        ({"type": "error", "error": "text"}, 500, "text"),
+        ({"type": "error", "error": {"type": "server_error", "message": "typed"}}, 500, "typed"),
+        ({"type": "error", "error": {"type": "server_is_overloaded", "message": "full"}}, 503, "full"),
+        ({"type": "error", "error": {"type": "invalid_request_error", "message": "wrong"}}, 400, "wrong"),
+        ({"type": "error", "error": {"type": "odd", "message": "unknown"}}, 500, "unknown"),
+        ({"error": {"code": 422, "message": "without a type"}}, 422, "without a type"),
     ],
     ids=str,
 )
@@ -264,7 +271,7 @@ def test_a_response_that_fails_is_an_error_and_no_event(last: dict[str, Any], st
     found = reader.outcome()
     assert found is not None
     assert (found[0], found[1]["error"]["message"]) == (status, message)
-    assert found[1]["error"].get("type") in (None, "server_error")
+    assert found[1]["error"].get("type") != "error"
     assert reader.told() == list(BEGUN)
 
 

@@ -21,8 +21,14 @@ MOST_EVENT_BYTES = 4 * 1_048_576
 EVENT_STREAM = "text/event-stream"
 _DONE = b"[DONE]"
 _FINAL = ("response.completed", "response.incomplete")
-_STATUSES = {"server_error": 500, "rate_limit_exceeded": 429}
-"""Of the codes with which OpenAI's responses fail; those of all others are the request's own fault."""
+_STATUSES = {
+    "overloaded": 503,
+    "rate_limit": 429,
+    "quota": 429,
+    "server_error": 500,
+    **dict.fromkeys(("invalid", "BadRequest", "unsupported", "context_length", "image", "policy"), 400),
+}
+"""HTTP statuses by what a failed response's code or type contains, the first that does; of all others, 500."""
 
 
 def streamed_body(request: EngineRequest, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,11 +128,15 @@ class SseParser:
         """
         kind, response = str(event.get("type")), event.get("response")
         response = response if isinstance(response, dict) else {}
-        if kind in {"error", "response.failed"}:
-            error = response.get("error") or event.get("error") or {**event, "type": None}
+        if kind in {"error", "response.failed"} or (event.get("error") and "type" not in event):
+            flat = (
+                {**event, "type": None} if kind == "error" else {"message": "the response failed, for no told reason"}
+            )
+            error = response.get("error") or event.get("error") or flat
             told = error if isinstance(error, dict) else {"message": str(error)}
-            status = _STATUSES.get(str(told.get("code"))) or _status_of(told)
-            self._error = status, json.dumps({"error": told}).encode()
+            names = f"{told.get('code')} {told.get('type')}"
+            other = next((status for name, status in _STATUSES.items() if name in names), 500)
+            self._error = _status_of(told, other), json.dumps({"error": told}).encode()
             return
         if kind in _FINAL:
             self._response, self._done = response, True
@@ -157,8 +167,8 @@ def says_something(choice: Mapping[str, Any]) -> bool:
     return bool(choice.get("text"))
 
 
-def _status_of(error: Any) -> int:
-    """HTTP status by the `code` of an error object that came after the status 200."""
+def _status_of(error: Any, other: int = 400) -> int:
+    """HTTP status by the `code` of an error object that came after the status 200; `other` where that is none."""
     code = error.get("code") if isinstance(error, dict) else None
     code = int(code) if isinstance(code, str) and code.isascii() and code.isdigit() and len(code) == 3 else code
-    return code if isinstance(code, int) and 400 <= code < 600 else 400
+    return code if isinstance(code, int) and 400 <= code < 600 else other
