@@ -110,9 +110,11 @@ async def test_a_response_whose_events_were_not_kept_has_the_usual_ones(stage: S
 async def test_tools_that_need_a_server_are_left_out_and_named(stage: Stage) -> None:
     """The simulated engine refuses the others; workers with vLLM take them."""
     tools = [{"type": "web_search"}, {"type": "function", "name": "f", "parameters": {}}, {"type": "mcp"}]
+    include = ["reasoning.encrypted_content", "web_search_call.action.sources"]
     async with stage.client() as http:
-        answer = await http.post(PATH, json={**ASKED, "tools": tools})
-        assert answer.headers["x-streamfleet-ignored"] == "tools.web_search, tools.mcp"
+        answer = await http.post(PATH, json={**ASKED, "tools": tools, "include": include})
+        ignored = "tools.web_search, tools.mcp, include.web_search_call.action.sources"
+        assert answer.headers["x-streamfleet-ignored"] == ignored
         for body, param in (
             ({"tools": tools[:1]}, "tools"),
             ({"tools": tools, "tool_choice": tools[0]}, "tool_choice"),

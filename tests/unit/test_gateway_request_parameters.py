@@ -31,6 +31,7 @@ from streamfleet.gateway.request_parameters import (
     belongs_to,
     body_to_enqueue,
     check_fields,
+    leave_out_tools,
     read_parameters,
     request_id,
 )
@@ -304,6 +305,68 @@ def test_what_asks_for_nothing_of_the_kind_is_taken() -> None:
     check_fields(RESPONSES, {"input": "hi", "store": False, "background": None, "stream": False})
     check_fields(SCORE, {"text_1": "a", "text_2": "b"})
     check_fields(CHAT, {"messages": [], "stream": True, "store": True})
+
+
+FUNCTION, SEARCH = {"type": "function", "name": "f"}, {"type": "web_search_preview_2025_03_11"}
+ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION, SEARCH]}
+
+
+@pytest.mark.parametrize(
+    ("body", "kept", "names"),
+    [
+        ({}, {}, []),
+        ({"tools": [FUNCTION, SEARCH, SEARCH]}, {"tools": [FUNCTION]}, [f"tools.{SEARCH['type']}"]),
+        (
+            {"tools": [FUNCTION, {"type": "mcp"}], "tool_choice": "auto"},
+            {"tools": [FUNCTION], "tool_choice": "auto"},
+            ["tools.mcp"],
+        ),
+        *(
+            ({"tools": tools}, {"tools": tools}, [])
+            for tools in ([{"type": "mcp_like_function"}], [{"type": "mcp" + "x" * 200}], [{"type": 7}, "x"], "x")
+        ),
+        (
+            {"tools": [FUNCTION, SEARCH], "tool_choice": ALLOWED},
+            {"tools": [FUNCTION], "tool_choice": {**ALLOWED, "tools": [FUNCTION]}},
+            [f"tools.{SEARCH['type']}"],
+        ),
+        (
+            {"tools": [FUNCTION, SEARCH], "tool_choice": {**ALLOWED, "tools": [SEARCH]}},
+            {"tools": [FUNCTION], "tool_choice": "none"},
+            [f"tools.{SEARCH['type']}"],
+        ),
+        (
+            {"include": ["reasoning.encrypted_content", "web_search_call.action.sources", "file_search_call.results"]},
+            {"include": ["reasoning.encrypted_content"]},
+            ["include.web_search_call.action.sources", "include.file_search_call.results"],
+        ),
+        ({"include": ["code_interpreter_call.outputs"]}, {"include": []}, ["include.code_interpreter_call.outputs"]),
+        *(({"include": given}, {"include": given}, []) for given in ("x", [7, None], ["web_search_caller.x"])),
+    ],
+    ids=str,
+)
+def test_what_needs_a_server_of_its_own_is_left_out_and_named(
+    body: dict[str, Any], kept: dict[str, Any], names: list[str]
+) -> None:
+    assert leave_out_tools(body) == (kept, names)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": [SEARCH]}, "tools"),
+        ({"tools": [SEARCH, FUNCTION], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        (
+            {"tools": [SEARCH, FUNCTION], "tool_choice": {**ALLOWED, "mode": "required", "tools": [SEARCH]}},
+            "tool_choice",
+        ),
+    ],
+    ids=str,
+)
+def test_what_asks_for_a_server_alone_is_refused(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        leave_out_tools(body)
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
 
 
 @given(st.text(min_size=1, max_size=300))

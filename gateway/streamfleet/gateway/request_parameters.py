@@ -54,8 +54,11 @@ BATCH_ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, SCORE, RERANK)
 _WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
 """Fields of the Responses API that need stored responses, which a gateway does not have."""
-_SERVER_TOOLS = ("web_search", "file_search", "code_interpreter", "mcp", "image_generation")
-"""Beginnings of the types of tools that need a server of their own; some types end with a date."""
+_NEEDS_SERVER = re.compile(
+    r"(?:web_search|file_search|code_interpreter|mcp|image_generation)"
+    r"(?:_preview)?(?:_[0-9]{4}_[0-9]{2}_[0-9]{2}|_call\.[a-z_.]{1,40})?"
+)
+"""Types of tools that need a server of their own, some with a date; and what `include` names of their calls."""
 TIERS = {
     None: Lane.NORMAL,
     "auto": Lane.NORMAL,
@@ -275,26 +278,42 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
 
 
 def leave_out_tools(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the body of a response without tools that need a server of their own, and their names to tell.
+    """Returns the body of a response without tools that need a server of their own, and the names of what was left out.
 
     Raises:
         InvalidRequest: there is no other tool, or `tool_choice` forces one of them.
     """
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    left_out = [tool["type"] for tool in tools if _needs_server(tool)] if isinstance(tools, list) else []
+    include, of_calls = _parted(body.get("include"))
+    if of_calls:
+        body = {**body, "include": include}
+    tools, left_out = _parted(body.get("tools"))
+    names = [*(f"tools.{name}" for name in left_out), *(f"include.{name}" for name in of_calls)]
     if not left_out:
-        return body, []
-    why = f"needs a server of its own, which workers do not have: {', '.join(left_out)}"
-    if _needs_server(choice):
-        raise InvalidRequest(why, "tool_choice", "unsupported_parameter")
-    kept = [tool for tool in body["tools"] if not _needs_server(tool)]
-    if not kept:
-        raise InvalidRequest(why, "tools", "unsupported_parameter")
-    return {**body, "tools": kept}, [f"tools.{name}" for name in dict.fromkeys(left_out)]
+        return body, names
+    why = f"needs a server of its own, which workers do not have: {', '.join(left_out[:8])}"
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed, _ = _parted(choice.get("tools"))
+        forced = not allowed and choice.get("mode") == "required"
+        body = {**body, "tool_choice": {**choice, "tools": allowed} if allowed else "none"}
+    else:
+        forced = bool(_parted([choice])[1])
+    if forced or not tools:
+        raise InvalidRequest(why, "tool_choice" if forced else "tools", "unsupported_parameter")
+    return {**body, "tools": tools}, names
 
 
-def _needs_server(tool: object) -> bool:
-    return isinstance(tool, dict) and str(tool.get("type")).startswith(_SERVER_TOOLS)
+def _parted(given: object) -> tuple[list[Any], list[str]]:
+    """What workers take of a list of tools or of `include`, and the names of the rest."""
+    kept: list[Any] = []
+    names: dict[str, None] = {}
+    for each in given if isinstance(given, list) else ():
+        name = each.get("type") if isinstance(each, dict) else each
+        if isinstance(name, str) and _NEEDS_SERVER.fullmatch(name):
+            names[name] = None
+        else:
+            kept.append(each)
+    return kept, list(names)
 
 
 def ignored_text(names: Sequence[str]) -> str:
