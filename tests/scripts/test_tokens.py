@@ -256,9 +256,10 @@ async def test_another_life_begins_without_the_tokens_of_the_former_one(queue: Q
     letter = (await queue.broker.dead_letters(1))[0][0]
     fields = [b"id", b"r1", b"body", BODY.encode(), b"stream", b"1"]
     assert (await queue.broker.requeue(letter, "r1", Lane.HIGH, fields, entry=lease.entry))[0]
-    assert await tokens(queue) == []
+    assert await tokens(queue) == [{"requeued": letter}], "who has a number of chunks has them of the former life"
+    assert 0 < await queue.command("PTTL", queue.keys.tokens("r1")) <= queue.limits.result_ttl_ms
     await queue.broker.complete("w1", [done(await queue.claim())])
-    assert await tokens(queue) == [ended("succeeded", 1, 2)]
+    assert await tokens(queue) == [{"requeued": letter}, ended("succeeded", 1, 2)]
 
 
 async def test_one_whose_entry_was_deleted_is_ended_where_it_streamed(queue: Queue) -> None:

@@ -280,6 +280,30 @@ def test_a_place_that_is_not_kept_any_more_is_a_new_beginning() -> None:
     assert words(read(Follower(place_of("1-0/0")), group(1, "a", 4, "y"), first=3)) == [Restarted(1), Missed(4, 1), "y"]
 
 
+@pytest.mark.parametrize("had", [1, 2, 3])
+def test_whoever_has_a_number_of_chunks_goes_on_behind_those_of_the_first_run(had: int) -> None:
+    entries = [group(1, "a", 0, "x", "y"), group(1, "a", 2, "z", "u"), group(2, "b", 0, "v")]
+    assert words(read(Follower(had), *entries)) == [*"xyzu"[had:], Restarted(2), "v"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "newest", "told"),
+    [
+        ([group(2, "b", 0, "x", "y")], Newest(), [Restarted(2), "x", "y"]),
+        ([group(1, "a", 1, "y")], Newest(), [Restarted(1), Missed(1, 1), "y"]),
+        ([{b"requeued": b"1-0"}, group(1, "a", 0, "x", "y")], Newest(), [Restarted(1), "x", "y"]),
+        ([group(1, "a", 0, "x", "y"), group(1, "b", 0, "z")], Newest(b"b", "2-0"), [Restarted(1), "z"]),
+        ([{b"end": b"succeeded", b"attempt": b"1", b"chunks": b"2"}], Newest(), [Restarted(1), Missed(2, 1)]),
+        ([{b"end": b"succeeded"}], Newest(), []),
+    ],
+    ids=["another run", "no beginning", "another life", "two runs", "nothing", "never streamed"],
+)
+def test_a_number_of_chunks_that_may_be_of_another_run_is_a_restart(
+    entries: list[dict[bytes, bytes]], newest: Newest, told: list[Any]
+) -> None:
+    assert words(read(Follower(1, newest), *entries)) == told
+
+
 @pytest.mark.parametrize(
     ("chunk_id", "before"), [("5-3/0", "5-2"), ("5-0/2", f"4-{MOST_SEQ}"), ("0-1/0", "0-0"), ("0-0/0", "0-0")]
 )

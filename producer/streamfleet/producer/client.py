@@ -336,12 +336,13 @@ class Client:
         check_restarts(restarts)
         return stream(self.reading(handle, after), handle.id, restarts)
 
-    def reading(self, handle: Handle, after: str | None, *, fresh: bool = False) -> Reading:
+    def reading(self, handle: Handle, after: str | int | None, *, fresh: bool = False) -> Reading:
         """A reader of a request's tokens, in groups. Raises InvalidRequest if `after` is not a chunk's id.
 
         Args:
             handle: the request.
-            after: id of the last chunk that the reader has; None to start at the beginning.
+            after: id of the last chunk that the reader has, or its number of chunks of the first run; None to start at
+                the beginning.
             fresh: the request was just enqueued, so no earlier tokens need to be read.
         """
         parts = self._open

@@ -159,14 +159,16 @@ class Follower:
     """State of one reader of one request's tokens.
 
     Args:
-        after: the last chunk that the reader has; None to start at the beginning.
+        after: the last chunk that the reader has, or how many it has; None to start at the beginning. A number may be
+            of any run. So it leads on only where the stream has the request's first run from its beginning; else that
+            run is a restart.
         newest: the current run, for a reader that starts at the beginning.
 
     Attributes:
         ending: end of the request, once it was read.
     """
 
-    def __init__(self, after: Place | None = None, newest: Newest | None = None) -> None:
+    def __init__(self, after: Place | int | None = None, newest: Newest | None = None) -> None:
         self.ending: Ending | None = None
         self._after = after
         self._newest, self._until = (newest or Newest()).run, id_order((newest or Newest()).until)
@@ -183,10 +185,10 @@ class Follower:
         if b"end" in fields:
             return self.end(_ending(fields))
         group = _group(fields)
+        after, self._after = self._after, None
         if group is None:
             return []
-        if self._after is not None:
-            self._resume(stream_id, group)
+        self._resume(after, stream_id, group)
         if not self._counts(stream_id, group):
             return []
         events = self._turn_to(group)
@@ -235,11 +237,14 @@ class Follower:
             events.append(Missed(ending.chunks - self._expected, ending.attempt))
         return events
 
-    def _resume(self, stream_id: str, group: _Group) -> None:
-        """Set the position from the first group read, if it is the one that holds the reader's last chunk."""
-        after, self._after = self._after, None
-        if after is not None and after.stream_id == stream_id:
-            self._run, self._attempt, self._expected = group.run, group.attempt, group.seq + after.at + 1
+    def _resume(self, after: Place | int | None, stream_id: str, group: _Group) -> None:
+        """Set the position from the first entry read, if the reader has chunks of its run."""
+        if isinstance(after, Place):
+            had = group.seq + after.at + 1 if after.stream_id == stream_id else None
+        else:
+            had = after if (group.attempt, group.seq) == (1, 0) else None
+        if had is not None:
+            self._run, self._attempt, self._expected = group.run, group.attempt, had
 
     def _counts(self, stream_id: str, group: _Group) -> bool:
         if self._newest and group.run != self._newest and id_order(stream_id) <= self._until:

@@ -27,7 +27,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.producer.events import Chunk, Event, Missed, Restarted, Restarts, StreamBroken
 from streamfleet.producer.feeds import Feed, Feeds
-from streamfleet.producer.follower import BEGINNING, Entry, Follower, ending_of, newest_run, place_of
+from streamfleet.producer.follower import BEGINNING, Entry, Follower, Place, ending_of, newest_run, place_of
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.mailbox import Mailbox
 
@@ -49,7 +49,8 @@ class Reading:
         feeds: source of tokens.
         mailbox: source of results.
         handle: the request.
-        after: id of the last chunk that the reader has; None to start at the beginning.
+        after: id of the last chunk that the reader has, or its number of chunks of the first run; None to start at the
+            beginning.
         fresh: the request was just enqueued, so there is no earlier run to skip.
 
     Raises:
@@ -62,13 +63,13 @@ class Reading:
         feeds: Feeds,
         mailbox: Mailbox,
         handle: Handle,
-        after: str | None,
+        after: str | int | None,
         *,
         fresh: bool = False,
     ) -> None:
         self._broker, self._feeds, self._mailbox, self._handle = broker, feeds, mailbox, handle
         self._fresh = fresh
-        self._after = None if after is None else place_of(after)
+        self._after = after if isinstance(after, int | None) else place_of(after)
         self._follower: Follower | None = None
         self._feed: Feed | None = None
 
@@ -131,12 +132,12 @@ class Reading:
 
     async def _begin(self) -> tuple[Follower, str]:
         """The follower, and the stream id to read after."""
-        if self._after is not None:
+        if isinstance(self._after, Place):
             return Follower(self._after), self._after.before
         if self._fresh:
             return Follower(), BEGINNING
         newest = await self._waited_out(lambda: self._broker.newest_tokens(self._handle.id, NEWEST))
-        return Follower(newest=newest_run(newest)), BEGINNING
+        return Follower(self._after, newest_run(newest)), BEGINNING
 
     async def _result_or_tokens(self, feed: Feed) -> Result | None:
         """Wait for the result or tokens; None if tokens come first. Raises RequestLost."""

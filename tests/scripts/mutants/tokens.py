@@ -68,6 +68,10 @@ MUTANTS = (
         "tokens: another life has its own", caught_by="tokens.another_life_begins_without_the_tokens_of_the_former_one"
     ),
     Mutant(
+        "tokens: another life says that it is one",
+        caught_by="tokens.another_life_begins_without_the_tokens_of_the_former_one",
+    ),
+    Mutant(
         "tokens: of what vanished",
         "call('EXISTS', tokens) == 1 and {} or nil",
         "nil",

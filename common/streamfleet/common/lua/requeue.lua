@@ -25,7 +25,11 @@ call('XDEL', DEAD, letter)
 -- @guard requeue: the result is forgotten
 call('DEL', KEYS[SHARED + 1])
 -- @guard tokens: another life has its own
-call('DEL', KEYS[SHARED + 3])
+if call('DEL', KEYS[SHARED + 3]) == 1 then
+  -- @guard tokens: another life says that it is one
+  redis.pcall('XADD', KEYS[SHARED + 3], '*', 'requeued', letter)
+  redis.pcall('PEXPIRE', KEYS[SHARED + 3], cfg.result_ttl_ms)
+end
 -- A request without an id of its own gets a new one here, so its end will not shorten this record.
 local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms
 -- @guard requeue: its id stays taken
