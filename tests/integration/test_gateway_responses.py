@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,15 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import redis.asyncio
 
 from streamfleet.common.response_events import TEXT_DELTA
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.commands.common import queue_settings
+from streamfleet.operator.dead_letters import find_letter, requeue
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
 from tests.integration.test_gateway_streams import Event, reading
-from tests.integration.worker_process import WorkerProcess
+from tests.integration.worker_process import WorkerProcess, chat
 from tests.waiting import eventually
 
 PATH = "/v1/responses"
@@ -165,13 +171,54 @@ async def test_a_reader_goes_on_behind_an_event_as_of_a_chat(stage: Stage) -> No
     assert behind.status_code == 204
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_number_leads_to_what_is_behind_it_however_the_response_was_asked_for(
+    stage: Stage, streamed: bool
+) -> None:
+    async with stage.client() as http:
+        answer = await http.post(PATH, json={**ASKED, "stream": streamed})
+        path = f"{PATH}/resp_{answer.headers['x-streamfleet-id']}?stream=true"
+        async with reading(http, "GET", path) as sse:
+            everything = await sse.rest()
+        last = len(everything) - 1
+        for number in (0, 3, last - 1):
+            async with reading(http, "GET", f"{path}&starting_after={number}") as sse:
+                assert await sse.rest() == everything[number + 1 :]
+        assert (await http.get(f"{path}&starting_after={last}")).status_code == 204
+        for beyond in (last + 1, 999_999_999):
+            refused = await http.get(f"{path}&starting_after={beyond}")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
+
+
+async def test_a_reader_that_hears_of_a_failure_is_told_in_events_numbered_behind_its_own(stage: Stage) -> None:
+    async with stage.client() as http:
+        failed = await http.post(PATH, json={**ASKED, "temperature": 9, "stream": True})
+        path = f"{PATH}/resp_{failed.headers['x-streamfleet-id']}?stream=true"
+        for had in (0, 4):
+            at_once, after = {"X-Streamfleet-Expected": "tell"}, f"&starting_after={had - 1}" if had else ""
+            async with reading(http, "GET", path + after, headers=at_once) as sse:
+                (error,) = told(await sse.rest())
+            assert (error["type"], error["sequence_number"], error["param"]) == ("error", had, "temperature")
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}], ids=str)
+async def test_a_chat_is_no_response(stage: Stage, more: dict[str, Any]) -> None:
+    async with stage.client() as http:
+        asked = await http.post("/v1/chat/completions", json=chat(0.1, model="simulated", **more))
+        path = f"{PATH}/{asked.headers['x-streamfleet-id']}?stream=true"
+        for after in ("", "&starting_after=2", "&starting_after=999"):
+            refused = await http.get(path + after)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (404, "request_not_found")
+
+
 @pytest.mark.parametrize(
     ("query", "param"),
     [("", "stream"), ("?stream=false", "stream"), ("?stream=true&starting_after=x", "starting_after")],
 )
 async def test_what_is_not_stored_is_refused(stage: Stage, query: str, param: str) -> None:
-    async with stage.client() as http:
+    async with stage.client() as http, stage.gateway.http("sk-unknown") as stranger:
         answer = await http.get(f"{PATH}/resp_1{query}")
+        assert (await stranger.get(f"{PATH}/resp_1{query}")).status_code == 401, "the key first"
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
@@ -183,6 +230,85 @@ async def test_a_response_of_another_key_is_not_there(stage: Stage) -> None:
             answer = await other.get(f"{PATH}/{name}?stream=true")
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "request_not_found")
         assert (await http.get(f"{PATH}/{mine}?stream=true")).status_code == 200
+
+
+# -- events that are gone -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def tokens_of(stage: Stage, request_id: str) -> AsyncIterator[tuple[Any, str, list[dict[bytes, bytes]]]]:
+    """The Redis, the key of a request's tokens, and what it has, before it is deleted."""
+    rows: Any
+    async with redis.asyncio.Redis.from_url(stage.url) as rows:
+        key = f"{{default}}:tokens:{request_id}"
+        entries = [fields for _, fields in await rows.xrange(key)]
+        await rows.delete(key)
+        yield rows, key, entries
+
+
+def as_run(entries: list[dict[bytes, bytes]], attempt: int) -> list[dict[bytes, bytes]]:
+    """The same events, of another run."""
+    return [each | {b"run": b"another", b"attempt": b"%d" % attempt} if b"run" in each else each for each in entries]
+
+
+GONE: dict[str, Callable[[list[dict[bytes, bytes]]], list[Any]]] = {
+    "another run": lambda entries: as_run(entries, 2),
+    "two runs": lambda entries: [*entries[:-1], *as_run(entries, 1)],
+    "another life": lambda entries: [{"requeued": "1-0"}, *entries],
+    "all are gone": lambda _: [],
+}
+
+
+@pytest.mark.parametrize("case", GONE)
+async def test_a_number_that_may_be_of_another_run_is_told(stage: Stage, case: str) -> None:
+    async with stage.client() as http:
+        streamed = await http.post(PATH, json={**ASKED, "stream": True})
+        request_id = streamed.headers["x-streamfleet-id"]
+        path = f"{PATH}/resp_{request_id}?stream=true"
+        async with tokens_of(stage, request_id) as (rows, key, entries):
+            for fields in GONE[case](entries):
+                await rows.xadd(key, fields)
+        for number in (0, 5):
+            refused = await http.get(f"{path}&starting_after={number}")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stream_restarted")
+        async with reading(http, "GET", path) as sse:
+            check_whole(told(await sse.rest()))
+
+
+async def test_another_life_is_not_taken_for_the_former_one(stage: Stage) -> None:
+    """A dead letter that was enqueued again, of a request that was late within its stream."""
+    async with stage.client() as http:
+        body = {**ASKED, "max_output_tokens": 300, "stream": True}
+        async with reading(http, path=PATH, json=body, headers={"X-Streamfleet-Ttl": "1s"}) as sse:
+            *before, late = told(await sse.rest())
+        assert (late["type"], late["code"], len(before) > 5) == ("error", "deadline_exceeded", True)
+        request_id = sse.answer.headers["x-streamfleet-id"]
+        broker = OperatorBroker.open(queue_settings(stage.url, None))
+        letter = await find_letter(broker, request_id)
+        assert await requeue(broker, letter, letter.written_ms)
+        await broker.close()
+        path = f"{PATH}/resp_{request_id}?stream=true"
+        refused = await http.get(f"{path}&starting_after=5")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stream_restarted")
+        async with reading(http, "GET", path) as sse:
+            assert told(await sse.rest())[-1]["type"] == "response.incomplete"
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/chat/completions"])
+async def test_who_has_nothing_gets_the_whole_answer_where_its_chunks_are_gone(stage: Stage, path: str) -> None:
+    body, key = ASKED if path == PATH else chat(0.1, model="simulated"), {"Idempotency-Key": f"gone {path}"}
+    async with stage.client() as http:
+        first = await http.post(path, json={**body, "stream": True}, headers=key)
+        whole = (await http.post(path, json=body, headers=key)).json()
+        async with tokens_of(stage, first.headers["x-streamfleet-id"]):
+            again = await http.post(path, json={**body, "stream": True}, headers=key)
+            read = await http.get(f"/v1/streams/{first.headers['x-streamfleet-id']}")
+    *_, last = [json.loads(line[6:]) for line in again.text.splitlines() if line.startswith("data: {")]
+    assert [line for line in read.text.splitlines() if line] == [line for line in again.text.splitlines() if line]
+    if path == PATH:
+        assert last["response"] == whole
+    else:
+        assert last["choices"][0]["delta"] == whole["choices"][0]["message"]
 
 
 # -- restarts and kills -------------------------------------------------------------------------------------

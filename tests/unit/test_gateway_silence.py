@@ -107,7 +107,12 @@ def a_reading(tokens: Scripted, framing: Framing, result: Result, **more: Any) -
     settings: dict[str, Any] = {"after": None, "restart_events": False, "wait_s": 600, "lane": Lane.NORMAL, **more}
     return Reading(
         context=cast("Any", context),
-        client=cast("Any", SimpleNamespace(reading=lambda *_, **__: tokens, result=get_result)),
+        client=cast(
+            "Any",
+            SimpleNamespace(
+                reading=lambda *_, **__: tokens, result=get_result, broker=SimpleNamespace(result=get_result)
+            ),
+        ),
         handle=cast("Any", SimpleNamespace(id="r-1", existing=True)),
         on_left=lambda: None,
         framing=framing,
@@ -298,6 +303,15 @@ def test_an_error_with_nothing_before_it_has_its_status(step: Any, status: int, 
     with pytest.raises(ApiError) as caught:
         streamed((0, step), after=after, **READS, **failed(422))
     assert caught.value.status == status
+
+
+@pytest.mark.parametrize("more", [{}, READS], ids=["sent again", "read again"])
+def test_chunks_that_are_gone_are_an_error_or_the_whole_answer_and_no_stream_of_an_error(more: dict[str, Any]) -> None:
+    with pytest.raises(ApiError, match="503"):
+        streamed((0, Missed(3, 1)), **more, **failed(422))
+    result = a_result(status="succeeded", response=json.dumps({"object": "chat.completion", "choices": []}))
+    ((_, whole), (_, end)) = streamed((0, Missed(3, 1)), (0, chunk(CHAT, "b")), result=result, **more)[1]
+    assert (b'"choices":[]' in whole, end) == (True, DONE)
 
 
 def test_a_whole_answer_has_an_id_to_come_back_behind() -> None:

@@ -87,7 +87,28 @@ def test_a_chunk_of_a_chat_has_no_name_for_a_reader_that_did_not_ask_for_it() ->
     assert framing.endpoint == CHAT
 
 
-@pytest.mark.parametrize("raw", ['{"response":{"id":"r"},"type":"x"}', '{"response":\r{"id":"r"},"type":"x"}'])
+@pytest.mark.parametrize("kind", ["x", "chat.completion.chunk"])
+def test_a_chunk_of_a_chat_may_have_a_type(kind: str) -> None:
+    raw = f'{{"choices":[],"type":"{kind}"}}'
+    assert events(Framing(event_ids=True, endpoint="").chunk("1-0/0", raw)) == [{"id": "1-0/0", "data": raw}]
+    with pytest.raises(ApiError, match="404"):
+        Framing(event_ids=True, endpoint=RESPONSES).chunk("1-0/0", raw)
+
+
+@pytest.mark.parametrize("raw", ['{"sequence_number":0}', '{"type":"x y"}'])
+def test_an_event_without_a_type_has_no_name(raw: str) -> None:
+    assert events(Framing(event_ids=False, endpoint=RESPONSES).chunk("1-0/0", raw)) == [{"data": raw}]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"response":{"id":"r"},"type":"x"}',
+        '{"response": {"id": "r"}, "type": "x"}',
+        '{"response" : {"id": "r"}, "type": "x"}',
+        '{"response":\r{"id":"r"},"type":"x"}',
+    ],
+)
 def test_a_response_tells_its_tier(raw: str) -> None:
     (event,) = events(Framing(event_ids=False, tier="flex", endpoint=RESPONSES).chunk("1-0/0", raw))
     assert json.loads(event["data"]) == {"response": {"id": "r", "service_tier": "flex"}, "type": "x"}
@@ -100,6 +121,40 @@ def test_an_error_goes_on_with_the_numbers_and_has_both_forms_of_openai() -> Non
     (event,) = events(framing.error(error))
     flat = {"type": "error", "code": "gone", "message": "away", "param": None, "sequence_number": 5}
     assert (event["event"], json.loads(event["data"])) == ("error", {**flat, "error": error.error})
+
+
+@pytest.mark.parametrize("endpoint", [RESPONSES, CHAT])
+def test_the_first_error_goes_on_with_the_number_that_the_reader_has(endpoint: str) -> None:
+    (event,) = events(Framing(event_ids=True, endpoint=endpoint, had=7).error(ApiError(503, "away", "gone")))
+    assert json.loads(event["data"]).get("sequence_number") == (7 if endpoint == RESPONSES else None)
+
+
+@pytest.mark.parametrize(
+    ("had", "streamed", "told"),
+    [(0, 0, range(21)), (3, 0, range(3, 21)), (21, 0, ()), (0, 50, range(21)), (3, 50, ()), (50, 50, ())],
+)
+def test_a_whole_response_goes_on_behind_a_number_unless_that_is_of_its_own_events(
+    had: int, streamed: int, told: Any
+) -> None:
+    found = events(Framing(event_ids=True, endpoint=RESPONSES, had=had).whole(RESPONSE, streamed))
+    assert [json.loads(event["data"])["sequence_number"] for event in found] == list(told)
+
+
+@pytest.mark.parametrize(
+    ("answer", "had", "streamed", "status", "param"),
+    [
+        (RESPONSE, 22, 0, 400, "starting_after"),
+        (RESPONSE, 51, 50, 400, "starting_after"),
+        ({"object": "chat.completion", "choices": []}, 0, 0, 404, "request_id"),
+        ({"object": "list", "data": []}, 3, 2, 404, "request_id"),
+    ],
+)
+def test_what_is_no_response_or_has_fewer_events_is_refused(
+    answer: dict[str, Any], had: int, streamed: int, status: int, param: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        Framing(event_ids=True, endpoint=RESPONSES, had=had).whole(answer, streamed)
+    assert (caught.value.status, caught.value.param) == (status, param)
 
 
 def test_a_reader_that_is_cut_within_a_whole_response_has_nothing_to_resume_behind() -> None:

@@ -170,6 +170,15 @@ def http_status_to_api_error(status: int, path: str, method: str) -> ApiError:
     return ApiError(status, "the request cannot be answered", "invalid_request")
 
 
+def request_not_found() -> ApiError:
+    """Returns the answer for an id that is not one of the caller's requests, or not of the kind that is asked for."""
+    text = (
+        "there is no such request, it is not yours, or it ended too long ago: results are kept for a time, "
+        "and while they are among the newest of their tenant"
+    )
+    return ApiError(404, text, "request_not_found", param="request_id")
+
+
 def internal_error() -> ApiError:
     """Returns the answer for a fault of the gateway itself."""
     return ApiError(500, "the gateway failed on this request; its log says why", "internal_error", SERVER)

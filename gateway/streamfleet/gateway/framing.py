@@ -14,7 +14,7 @@ from typing import Any
 from streamfleet.common.jsontext import single_line
 from streamfleet.common.protocol import CHAT, RESPONSES
 from streamfleet.common.response_events import event_type, events_of
-from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.errors import ApiError, request_not_found
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": still here\n"
@@ -22,6 +22,8 @@ COMMENT = b": still here\n"
 WHOLE = "0-0/0"
 """Id of a whole answer as one chunk: it is before all chunks, and who has it lacks nothing but the end."""
 _HEAD = ("id", "object", "created", "model")
+_OF_RESPONSES = "response."
+"""Beginning of the types of a response's events."""
 
 
 def frame(data: Mapping[str, Any], chunk_id: str = "", event: str = "") -> bytes:
@@ -46,6 +48,7 @@ class Framing:
         tier: `service_tier` in every chunk; None for none.
         endpoint: of the request; empty where the first chunk has to tell whether it is a response.
         request_id, model: of the request, for chunks before the engine's first.
+        had: number of events that a reader of a response has.
     """
 
     event_ids: bool
@@ -53,15 +56,20 @@ class Framing:
     endpoint: str = CHAT
     request_id: str = ""
     model: str = ""
+    had: int = 0
     _first: str = ""
     _head: dict[str, Any] = field(default_factory=dict)
     _last: str = ""  # event of a response
     _imposed: bool = False  # a chunk of our own came first, so all others have its id, and not the engine's
 
     def chunk(self, chunk_id: str, raw: str) -> bytes:
-        """Returns a chunk as one event, with its JSON unchanged if that is one line for every reader."""
+        """Returns a chunk as one event, with its JSON unchanged if that is one line for every reader.
+
+        Raises:
+            ApiError: a response is asked for, and it is a chat's.
+        """
         if not self.endpoint:
-            self.endpoint = RESPONSES if event_type(raw) else CHAT
+            self.endpoint = RESPONSES if event_type(raw).startswith(_OF_RESPONSES) else CHAT
         if self.endpoint == RESPONSES:
             return self._event(chunk_id, raw)
         if self._imposed or "\r" in raw:
@@ -86,34 +94,52 @@ class Framing:
         head = self._head if self._imposed else {}
         return frame({**chunk, **head, **tier_field(self.tier)}, chunk_id if self.event_ids else "")
 
-    def whole(self, response: Mapping[str, Any]) -> bytes:
-        """Returns a whole answer as events, for a request whose chunks were not kept."""
-        if response.get("object") != "response":
+    def whole(self, response: Mapping[str, Any], streamed: int = 0) -> bytes:
+        """Returns a whole answer as events, for a reader that was sent none; empty for one that has all.
+
+        Args:
+            response: the answer.
+            streamed: number of its own chunks; 0 if it has none. A reader that has some has them of these.
+
+        Raises:
+            ApiError: a response is asked for, and it is none; or the reader has more events than there are.
+        """
+        if self.endpoint != RESPONSES and response.get("object") != "response":
             return self.answer(whole_answer_chunk(response))
+        if "output" not in response:
+            raise request_not_found()
         *told, last = (json.dumps(event, ensure_ascii=False, separators=(",", ":")) for event in events_of(response))
-        self.endpoint = RESPONSES
-        return b"".join([self._event("", raw) for raw in told]) + self._event(WHOLE, last)
+        self.endpoint, number = RESPONSES, streamed or len(told) + 1
+        if self.had > number:
+            text = f"must be the sequence_number of an event: the last one has {number - 1}"
+            raise ApiError(400, text, "invalid_value", param="starting_after")
+        if self.had and (streamed or self.had == number):
+            return b""
+        return b"".join([self._event("", raw) for raw in told[self.had :]]) + self._event(WHOLE, last)
 
     def error(self, error: ApiError) -> bytes:
         """Returns an error inside a stream, as OpenAI's clients raise it."""
         if self.endpoint != RESPONSES:
             return frame({"error": error.error})
-        number = json.loads(self._last or "{}").get("sequence_number", -1) + 1
+        number = json.loads(self._last).get("sequence_number", -1) + 1 if self._last else self.had
         told = {"type": "error", "code": error.code, "message": error.error["message"], "param": error.param}
         # OpenAI documents these fields, and sends `error`; its Python client raises only what has that.
         return frame({**told, "sequence_number": number, "error": error.error}, event="error")
 
     def _event(self, chunk_id: str, raw: str) -> bytes:
         """Returns an event of a response, named by its type; `service_tier` is a field of the response itself."""
-        self._last = raw
-        if "\r" in raw or (self.tier is not None and '"response":{' in raw):
+        kind, self._last = event_type(raw), raw
+        if not kind.startswith(_OF_RESPONSES) and "choices" in json.loads(raw):
+            raise request_not_found()
+        if "\r" in raw or (self.tier is not None and '"response"' in raw):
             data = json.loads(raw)
             if isinstance(data.get("response"), dict):
                 data["response"] |= tier_field(self.tier)
             raw = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         line = raw if raw.isascii() else single_line(raw)
-        named = f"id: {chunk_id}\n" if self.event_ids and chunk_id else ""
-        return f"event: {event_type(raw)}\n{named}data: {line}\n\n".encode(errors="backslashreplace")
+        named = f"event: {kind}\n" if kind else ""
+        numbered = f"id: {chunk_id}\n" if self.event_ids and chunk_id else ""
+        return f"{named}{numbered}data: {line}\n\n".encode(errors="backslashreplace")
 
     def learn(self, raw: str) -> None:
         """Keep the engine's first chunk, for what all chunks of the answer have in common."""

@@ -27,11 +27,18 @@ from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
 from streamfleet.gateway.document import AFTER, COUNT, EXPECTED, RESTARTS, SSE, answers, operation, query
 from streamfleet.gateway.edge import DirectWriter
-from streamfleet.gateway.errors import SERVER, ApiError, exception_to_api_error, result_to_api_error
+from streamfleet.gateway.errors import (
+    SERVER,
+    ApiError,
+    exception_to_api_error,
+    request_not_found,
+    result_to_api_error,
+)
 from streamfleet.gateway.framing import DONE, Framing, frame
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.request_parameters import belongs_to, read_restart_events, read_tells_expected
 from streamfleet.producer.client import Client
+from streamfleet.producer.follower import ending_of
 from streamfleet.producer.handle import Handle
 from streamfleet.producer.streaming import Chunk, Event, Missed, Restarted
 from streamfleet.producer.streaming import Reading as Tokens
@@ -48,7 +55,8 @@ class Reading:
 
     Attributes:
         context, client, handle: the reader with its HTTP request, the queue's client, and the queued request.
-        after: id of the last chunk that the reader has; None to read from the beginning.
+        after: id of the last chunk that the reader has, or its number of the first run's events; None to read from the
+            beginning.
         restart_events: True if the reader understands that a stream begins anew.
         wait_s: longest time until the end of the stream.
         on_left: called when the reader leaves after the headers, or its stream is cut.
@@ -56,14 +64,12 @@ class Reading:
         framing: the form in which the reader gets the answer.
         lane: lane of a request that this call sent; None for one that it only reads.
         at_once: True to send the headers before the first event: the caller asks for what they say of its wait.
-        skip: number of the first run's chunks that the reader has. It does not tell of which run they are, so it hears
-            of every restart.
     """
 
     context: AuthContext
     client: Client
     handle: Handle
-    after: str | None
+    after: str | int | None
     restart_events: bool
     wait_s: float
     on_left: Callable[[], None]
@@ -71,7 +77,6 @@ class Reading:
     framing: Framing = field(default_factory=lambda: Framing(event_ids=True, endpoint=""))
     lane: Lane | None = None
     at_once: bool = False
-    skip: int = 0
 
     @property
     def reads_again(self) -> bool:
@@ -86,13 +91,19 @@ class Reading:
 
 def _restart_error(event: Restarted) -> ApiError:
     """Returns the error for readers that do not understand restarts."""
-    text = "the answer begins anew on another worker: what was streamed so far does not count; send the request again"
+    text = (
+        "the answer begins anew in another run: what was streamed so far does not count; read it from its beginning, "
+        "or send the request again"
+    )
     return ApiError(503, text, "stream_restarted", SERVER, param=str(event.attempt))
 
 
 def _missed_chunks_error(event: Missed) -> ApiError:
     """Returns the error for readers that missed chunks."""
-    text = f"{event.chunks} chunks are not there any more; ask again without stream for the whole answer"
+    text = (
+        f"{event.chunks} chunks are not there any more; for the whole answer ask again without stream, or, once it has "
+        "ended, from the beginning"
+    )
     return ApiError(503, text, "stream_incomplete", SERVER)
 
 
@@ -102,18 +113,19 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
     Raises:
         ApiError, StreamfleetError: the request ended without success before the first event.
     """
-    shown, told, skip = reading.after is not None or reading.skip > 0, False, reading.skip
+    shown, told = reading.after is not None, False
     async with contextlib.aclosing(tokens.events()) as groups:
         try:
             async for came in groups:
                 if reading.live:
                     _observe_lags(came, reading.context.gateway.clock.now_ms())
-                events = _behind(came, skip) if skip else came
-                skip = 0 if events else skip - len(came)
-                sent, error = encode_events(events, reading.restart_events, reading.framing, shown=shown)
+                sent, error = encode_events(came, reading.restart_events, reading.framing, shown=shown)
                 if error is not None:
+                    if not (shown or sent) and await _succeeded(reading):
+                        break
                     reading.on_left()  # nobody reads the new attempt
-                    yield sent + _error(reading, error, begun=told or bool(sent) or not reading.reads_again)
+                    begun = told or bool(sent) or (shown and not reading.reads_again)
+                    yield sent + _error(reading, error, begun=begun)
                     return
                 if sent:
                     shown = told = True
@@ -126,18 +138,19 @@ async def frames(reading: Reading, tokens: Tokens) -> AsyncGenerator[bytes, None
         except RequestLost:
             _settle(reading, None)
             raise
-    if not shown or reading.on_result is not None:
+    without = not told and not isinstance(reading.after, str)
+    if without or reading.on_result is not None:
         result = await reading.client.result(reading.handle.id, 0)
-        if not shown:
-            yield reading.framing.whole(result.response or {})
+        if without and (rest := reading.framing.whole(result.response or {}, ending_of(result).chunks or 0)):
+            yield rest
         _settle(reading, result)
     yield DONE
 
 
-def _behind(events: list[Event], skip: int) -> list[Event]:
-    """Events without so many chunks that the reader has; from a restart or a gap on, it has none."""
-    had = next((at for at, event in enumerate(events[:skip]) if not isinstance(event, Chunk)), skip)
-    return events[had:]
+async def _succeeded(reading: Reading) -> bool:
+    """True if there is a whole answer to send in place of chunks that are gone."""
+    result = await reading.client.broker.result(reading.handle.id)
+    return result is not None and result.ok
 
 
 def _error(reading: Reading, error: ApiError, *, begun: bool) -> bytes:
@@ -194,7 +207,7 @@ async def open_stream(reading: Reading) -> Response:
         ApiError, StreamfleetError: the request failed before its first event.
         CallerLeft: the caller left before that; the caller of this function decides what becomes of the request.
     """
-    tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live or reading.skip > 0)
+    tokens = reading.client.reading(reading.handle, reading.after, fresh=reading.live)
     source = frames(reading, tokens)
     watcher = reading.context.watcher(reading.lane)
     first = asyncio.ensure_future(anext(source))
@@ -363,7 +376,7 @@ async def stream(request: Request, request_id: str) -> Response:
 
     `Last-Event-ID` resumes after that event. Reading changes nothing, and leaving cancels nothing.
     """
-    return await _read_again(request, request_id)
+    return await _read_again(await authenticate(request, requests=1), request, request_id)
 
 
 @router.get(
@@ -380,25 +393,31 @@ async def stream(request: Request, request_id: str) -> Response:
 )
 async def response_stream(request: Request, response_id: str) -> Response:
     """The events of a response that was streamed, as long as they are kept. Its `id` has that of its request."""
-    asked = request.query_params
+    context, asked = await authenticate(request, requests=1), request.query_params
     if asked.get("stream") != "true":
         text = "must be true: responses are not stored, only their events for a time"
         raise InvalidRequest(text, "stream", "unsupported_parameter")
     after = asked.get("starting_after", "")
     if not (after.isascii() and after.isdigit() and len(after) < 10) and after:
         raise InvalidRequest("must be the sequence_number of an event", "starting_after")
-    return await _read_again(request, response_id.removeprefix(PREFIX), skip=int(after or -1) + 1)
+    had = int(after or -1) + 1
+    return await _read_again(context, request, response_id.removeprefix(PREFIX), RESPONSES, had)
 
 
-async def _read_again(request: Request, request_id: str, skip: int = 0) -> Response:
-    context = await authenticate(request, requests=1)
+async def _read_again(
+    context: AuthContext, request: Request, request_id: str, endpoint: str = "", had: int = 0
+) -> Response:
+    """Answer with a request's events from the beginning, or behind what the reader has.
+
+    Args:
+        context, request: the reader.
+        request_id: the request, if it is the reader's.
+        endpoint: the only one that the request may be of; empty for any.
+        had: number of events that the reader has; `Last-Event-ID` counts where it is given.
+    """
     client = await _find_client(context.gateway, request_id) if belongs_to(context.caller.owner, request_id) else None
     if client is None:
-        text = (
-            "there is no such request, it is not yours, or it ended too long ago: results are kept for a time, "
-            "and while they are among the newest of their tenant"
-        )
-        raise ApiError(404, text, "request_not_found", param="request_id")
+        raise request_not_found()
     context.call.set_request_id(request_id)
     handle, tells = client.handle(request_id), read_tells_expected(request.headers)
     if tells:
@@ -407,12 +426,12 @@ async def _read_again(request: Request, request_id: str, skip: int = 0) -> Respo
         context=context,
         client=client,
         handle=handle,
-        after=request.headers.get("last-event-id") or None,
+        after=request.headers.get("last-event-id") or had or None,
         restart_events=read_restart_events(request.headers),
         wait_s=context.settings.gateway_max_wait_ms / 1000,
         on_left=lambda: None,
+        framing=Framing(event_ids=True, endpoint=endpoint, had=had),
         at_once=tells,
-        skip=0 if request.headers.get("last-event-id") else skip,
     )
     return await open_stream(reading)
 
