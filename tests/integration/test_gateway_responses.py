@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import redis.asyncio
@@ -20,10 +16,9 @@ from streamfleet.common.response_events import TEXT_DELTA
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.commands.common import queue_settings
 from streamfleet.operator.dead_letters import find_letter, requeue
-from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
+from tests.integration.gateway_process import Stage, add_key, gateway_on
 from tests.integration.test_gateway_streams import Event, reading
 from tests.integration.worker_process import WorkerProcess, chat
-from tests.waiting import eventually
 
 PATH = "/v1/responses"
 ASKED: dict[str, Any] = {"model": "simulated", "input": "Say hi", "max_output_tokens": 40, "ignore_eos": True}
@@ -355,80 +350,3 @@ async def test_a_restart_is_an_error_event_and_the_end(stage: Stage, tmp_path: P
     finally:
         for worker in workers:
             worker.destroy()
-
-
-@dataclass
-class Read:
-    """What one reader of a response has."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    name: str = ""
-    restarted: bool = False
-
-    @property
-    def ended(self) -> bool:
-        return self.restarted or bool(self.events and self.events[-1]["type"] in KINDS[-1:])
-
-    async def read(self, gateway: GatewayProcess, key: str, number: int) -> None:
-        """Read on until the end, or a cut."""
-        body = {**ASKED, "input": f"Say {number}", "max_output_tokens": 120, "stream": True}
-        asked: dict[str, Any] = {"path": PATH, "json": body, "headers": {"X-Streamfleet-On-Disconnect": "continue"}}
-        if self.name:
-            after = f"&starting_after={self.events[-1]['sequence_number']}" if self.events else ""
-            asked = {"method": "GET", "path": f"{PATH}/{self.name}?stream=true{after}"}
-        with contextlib.suppress(httpx.TransportError):
-            async with gateway.http(key) as http, reading(http, **asked) as sse:
-                if sse.answer.status_code != 200:
-                    self.restarted = json.loads(await sse.answer.aread())["error"]["code"] == "stream_restarted"
-                    assert self.restarted
-                    return
-                self.name = self.name or f"resp_{sse.answer.headers['x-streamfleet-id']}"
-                async for event in sse.events():
-                    data = json.loads(event.data)
-                    if data["type"] == "error":
-                        self.restarted = data["code"] == "stream_restarted"
-                        assert self.restarted, data
-                    else:
-                        self.events.append(data)
-
-
-@pytest.mark.kill
-async def test_every_reader_has_the_result_or_hears_that_it_has_not(stage: Stage, tmp_path: Path) -> None:
-    """A worker and a gateway are killed under 50 streams; readers go on at the other gateway."""
-    shared: dict[str, Any] = {"queue": "killed", "lease_ms": 2_000, "simulated_speed": 0.3}
-    workers = [WorkerProcess(stage.url, tmp_path, name, **shared) for name in ("one", "two")]
-    folders = [tmp_path / name for name in ("g1", "g2")]
-    for folder in folders:
-        folder.mkdir()
-    readers = [Read() for _ in range(50)]
-    try:
-        for worker in workers:
-            await worker.ready()
-        with contextlib.ExitStack() as stack:
-            gateways = [
-                stack.enter_context(gateway_on(stage.url, each, gateway_models="simulated=killed")) for each in folders
-            ]
-
-            async def follow(number: int, reader: Read) -> None:
-                while not reader.ended:
-                    alive = [gateway for gateway in gateways if gateway.alive]
-                    await reader.read(alive[number % len(alive)], stage.key, number)
-
-            following = [asyncio.create_task(follow(*each)) for each in enumerate(readers)]
-            await eventually(lambda: all(len(reader.events) > 6 for reader in readers), 30, "all are read")
-            gateways[0].destroy()
-            workers[0].destroy()
-            await asyncio.wait_for(asyncio.gather(*following), 60)
-            async with gateways[1].http(stage.key) as http:
-                wholes = [await http.get(f"{PATH}/{reader.name}?stream=true") for reader in readers]
-    finally:
-        for worker in workers:
-            worker.destroy()
-    for reader, whole in zip(readers, wholes, strict=True):
-        assert [event["sequence_number"] for event in reader.events] == list(range(len(reader.events)))
-        last = json.loads(whole.text.strip().rpartition("data: ")[2])
-        if not reader.restarted:
-            assert reader.events[-1] == last
-            assert text_of(reader.events) == last["response"]["output"][0]["content"][0]["text"]
-    restarted = sum(reader.restarted for reader in readers)
-    assert 0 < restarted < 50, "some of the killed worker, some of the other"
