@@ -104,7 +104,7 @@ bench-docs: setup-dev setup-bench ## Write tables and pictures of docs/performan
 	@$(BIN)/python -m bench.pages $(ARGS)
 	@$(BIN)/python -m bench.gpu.page $(ARGS)
 
-k8s-check: setup-dev ## Render, validate and test the Kubernetes manifests: a line for the base and each overlay
+k8s-check: setup-dev ## Render, validate and test the manifests and the Helm chart: a line for each overlay and example
 	@$(BIN)/python -m tests.integration.k8s_check
 	@$(BIN)/pytest -q tests/integration/test_k8s*.py $(ARGS)
 

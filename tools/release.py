@@ -33,6 +33,7 @@ PLACES = {
     "README.md": rf"^Release {NUMBER},",
     "Dockerfile": rf"^ARG VERSION={NUMBER}$|{IMAGE}",
     "docs/deploy.md": rf"^ +newTag: {NUMBER}$|{IMAGE}",
+    "k8s/Chart.yaml": rf'^version: {NUMBER}$|^appVersion: "{NUMBER}"$',
     "k8s/**/kustomization.yaml": rf"^ +newTag: {NUMBER}$",
     "tests/integration/test_k8s*.py": IMAGE,
 }

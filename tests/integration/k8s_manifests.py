@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.integration.kubectl import find_renderer
+from tests.integration.k8s_programs import find_renderer
 
 Manifest = dict[str, Any]
 

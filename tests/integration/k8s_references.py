@@ -4,20 +4,21 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from streamfleet.operator.access_rules import Role
 from tests.integration.k8s_manifests import Manifest, labels_of, name_of, of_kind, pod_of, workloads
 
 
-def dangling(manifests: list[Manifest], page: str) -> Iterator[str]:
-    """References to what exists neither among the manifests nor, for Secrets, in a command of a page."""
+def dangling(manifests: list[Manifest], pages: str) -> Iterator[str]:
+    """References to what exists neither among the manifests nor, for Secrets, in a command of the pages."""
     for each in workloads(manifests):
         pod = pod_of(each)
         for kind, name in _names_used(pod):
             if name not in {name_of(found) for found in of_kind(manifests, kind)}:
                 yield f"{name_of(each)}: no {kind} {name}"
         for name, key in _secrets_used(pod):
-            made = {key for text in _commands(page, name) for key in re.findall(r"--from-literal=([\w.-]+)=", text)}
+            made = {key for text in _commands(pages, name) for key in re.findall(r"--from-literal=([\w.-]+)=", text)}
             if key not in made:
-                yield f"{name_of(each)}: docs/deploy.md does not create the Secret {name} with the key {key}"
+                yield f"{name_of(each)}: no page creates the Secret {name} with the key {key}"
         claims = {name_of(claim) for claim in each["spec"].get("volumeClaimTemplates", [])}
         volumes = {volume["name"] for volume in pod.get("volumes", [])} | claims
         for container in pod["containers"]:
@@ -29,9 +30,11 @@ def dangling(manifests: list[Manifest], page: str) -> Iterator[str]:
             yield f"{name_of(each)}: no Service {service}"
 
 
-def _commands(page: str, secret: str) -> list[str]:
-    """Every command of the page that makes this Secret, its continued lines included."""
-    return re.findall(rf"kubectl create secret generic {secret} (?:[^\n]*\\\n)*[^\n]*", page)
+def _commands(pages: str, secret: str) -> list[str]:
+    """Every command of the pages that makes this Secret, its continued lines included; one makes that of each role."""
+    role = re.fullmatch(rf"streamfleet-(?:{'|'.join(Role)})-redis", secret)
+    name = rf"(?:{secret}|streamfleet-\$role-redis)" if role else secret
+    return re.findall(rf"kubectl create secret generic {name} (?:[^\n]*\\\n)*[^\n]*", pages)
 
 
 def _names_used(pod: Manifest) -> Iterator[tuple[str, str]]:
@@ -74,10 +77,19 @@ def misdirected(manifests: list[Manifest]) -> Iterator[str]:
             if port["targetPort"] not in ports:
                 yield f"Service {name_of(each)}: no port {port['targetPort']}"
     for each in of_kind(manifests, "NetworkPolicy"):
-        # Named after the workload that it is for, and what it adds: streamfleet-worker-egress.
-        owners = [name_of(owner) for owner in found if name_of(each).startswith(name_of(owner))]
+        # Named after the workload that it is for, what it adds, and the pool: streamfleet-worker-egress-large.
+        name, pool = _of_pool(each)
+        owners = [
+            name_of(owner) for owner in found if _of_pool(owner)[1] == pool and name.startswith(_of_pool(owner)[0])
+        ]
         meant = max(owners, key=len, default="a workload that its name begins with")
         yield from _wrong(each, found, each["spec"]["podSelector"], meant)
+
+
+def _of_pool(manifest: Manifest) -> tuple[str, str]:
+    """A name without the pool's, and the pool; empty for what is of none."""
+    pool: str = manifest["metadata"].get("labels", {}).get("streamfleet.io/pool", "")
+    return name_of(manifest).removesuffix(f"-{pool}"), pool
 
 
 def _wrong(owner: Manifest, found: list[Manifest], selector: dict[str, Any], meant: str) -> Iterator[str]:

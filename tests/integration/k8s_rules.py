@@ -39,7 +39,7 @@ THIRD_PARTY |= {"HOME", "USER"}  # compilers that vLLM starts
 WELL_KNOWN = {"REDIS_URL_FILE", "VLLM_URL"}
 # Redis waits so long for replicas that lag before it ends (its default), and a second for the rest.
 REDIS_ENDS_S = 11
-DEPLOY = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+DEPLOY, SECURITY = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("deploy.md", "security.md"))
 
 QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?")
 
@@ -151,8 +151,8 @@ def _refused(group: type) -> list[str]:
 
 
 def references(manifests: list[Manifest]) -> Iterator[str]:
-    """Something that is referred to exists neither here nor in docs/deploy.md."""
-    return dangling(manifests, DEPLOY)
+    """Something that is referred to exists neither here nor in a command of the docs."""
+    return dangling(manifests, DEPLOY + SECURITY)
 
 
 def selectors(manifests: list[Manifest]) -> Iterator[str]:

@@ -20,14 +20,19 @@ from tests.integration.k8s_manifests import (
 from tests.integration.k8s_references import selects
 
 COMPONENTS = {"autoscaling-keda": "ScaledObject", "autoscaling-hpa": "HorizontalPodAutoscaler"}
-QUEUE = re.compile(r'queue="([^"]*)"')
+QUEUE = re.compile(r'queue="([^"]*)"|\{([^}]*)\}:lane:')
+"""The queue in a query, or in the name of a stream."""
 
 
 def misscaled(manifests: list[Manifest]) -> Iterator[str]:
     """Autoscalers without a fleet, of a fleet that has a number of its own, of another queue, or too impatient."""
     deployments = {name_of(each): each for each in of_kind(manifests, "Deployment")}
     scalers = of_kind(manifests, "ScaledObject", "HorizontalPodAutoscaler")
+    logins = {name_of(each) for each in of_kind(manifests, "TriggerAuthentication")}
     for each in scalers:
+        for trigger in each["spec"].get("triggers", []):
+            if trigger.get("authenticationRef", {}).get("name", "") not in logins | {""}:
+                yield f"{name_of(each)}: no TriggerAuthentication for the trigger {trigger['name']}"
         target = each["spec"]["scaleTargetRef"]
         fleet = deployments.get(target["name"]) if target.get("kind") == "Deployment" else None
         if fleet is None:
@@ -84,7 +89,8 @@ def queues_asked(scaler: Manifest) -> set[str]:
     if scaler["kind"] == "HorizontalPodAutoscaler":
         metrics = [each["external"]["metric"] for each in scaler["spec"]["metrics"]]
         return {each["selector"]["matchLabels"]["queue"] for each in metrics}
-    return {queue for each in scaler["spec"]["triggers"] for queue in QUEUE.findall(each["metadata"]["query"])}
+    asked = " ".join(text for each in scaler["spec"]["triggers"] for text in each["metadata"].values())
+    return {query or stream for query, stream in QUEUE.findall(asked)}
 
 
 def unseen(manifests: list[Manifest]) -> Iterator[str]:

@@ -20,7 +20,10 @@ RELEASES = ("1.30", kubernetes_validate.latest_version())
 # It would read a megabyte of JSON for each manifest.
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 SCHEMAS = Path(__file__).parent / "schemas"
-CUSTOM = ("PodMonitor", "ScaledObject")
+CUSTOM = tuple(
+    json.loads(each.read_text(encoding="utf-8"))["properties"]["kind"]["const"]
+    for each in sorted(SCHEMAS.glob("*.json"))
+)
 
 
 def refusals(manifest: Manifest) -> Iterator[str]:

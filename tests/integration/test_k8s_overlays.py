@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.k8s_chart import examples
 from tests.integration.k8s_check import main
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
@@ -59,7 +60,8 @@ def test_the_overlays_are_those_that_the_tests_know() -> None:
 
 def test_check_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(kustomizations())
+    said = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == [*kustomizations(), "base", *examples()]
 
 
 def test_check_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,7 @@ NOT_RUN = {
     ("", "kubectl "): "needs a cluster; tests/unit/test_deploy_docs.py reads those of deploy.md",
     ("deploy.md", "kind "): "needs docker",
     ("deploy.md", "docker "): "needs docker",
+    ("", "helm "): "needs a cluster; tests/integration/test_k8s_chart.py renders the chart",
     ("deploy.md", "kind: Kustomization"): "tests/unit/test_deploy_docs.py renders it",
     ("gateway.md", "pip install"): "changes the environment of the tests",
     ("gpu.md", "python3"): "needs a GPU, or a build of vLLM for one",

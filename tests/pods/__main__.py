@@ -23,7 +23,7 @@ from pathlib import Path
 import structlog
 
 from tests.integration.k8s_manifests import ROOT, name_of
-from tests.integration.kubectl import RendererMissingError
+from tests.integration.k8s_programs import RendererMissingError
 from tests.pods.answers import RealModel
 from tests.pods.callers import Callers
 from tests.pods.converting import lost

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 import redis
+import yaml
 
 from streamfleet.common.settings import GROUPS, PREFIX, variable
 from streamfleet.operator.access_rules import Role
+from tests.integration.k8s_chart import charted, differences
 from tests.integration.k8s_manifests import only, render
 from tests.programs import program, skip_without
 from tests.security.tls import with_tls
@@ -105,11 +107,13 @@ def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(
     repository: Path, tmp_path: Path, page: str
 ) -> None:
     (patches,) = [body for language, body in FENCE.findall(page) if language == "yaml" and "aclfile" in body]
+    (values,) = [body for language, body in FENCE.findall(page) if language == "yaml" and "acl: streamfleet" in body]
     shutil.copytree(repository / "k8s/base", tmp_path / "base")
     overlay = tmp_path / "overlay"
     overlay.mkdir()
     (overlay / "kustomization.yaml").write_text(f"resources:\n  - ../base\n{patches}", encoding="utf-8")
     manifests = render(overlay)
+    assert differences(manifests, charted(values=yaml.safe_load(values))) == []
     pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][-1] == "/etc/redis-acl/users.acl"
     assert pod["containers"][0]["volumeMounts"][-1]["mountPath"] == "/etc/redis-acl"
@@ -132,7 +136,7 @@ def test_the_file_that_it_has_one_make_lets_in_whom_it_should(page: str, tmp_pat
     done = run(CLUSTER + block, tmp_path, 0)
     assert done.returncode == 0, done.stderr
     made = re.findall(r"//(streamfleet-\w+):(\w+)@", (tmp_path / "made").read_text())
-    roles = ("worker", "producer", "operator", "gateway")
+    roles = ("worker", "producer", "operator", "gateway", "autoscaler")
     assert [user for user, _ in made] == [f"streamfleet-{role}" for role in roles]
     with RedisServer(newest(WITH_SELECTORS), options={"aclfile": str(tmp_path / "users.acl")}) as server:
         for user, password in (("default", "base"), *made):

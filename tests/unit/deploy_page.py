@@ -19,6 +19,7 @@ import typer.main
 import yaml
 
 from streamfleet.cli.main import app
+from tests.integration.k8s_chart import charted, merged, refusal_of
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
     K8S,
@@ -31,11 +32,10 @@ from tests.integration.k8s_manifests import (
     render,
     workloads,
 )
-from tests.integration.k8s_rules import RULES, schema
+from tests.integration.k8s_rules import RULES, broken_rules, schema
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGE = ROOT / "docs/deploy.md"
-ADDS = "# Add to fleet/kustomization.yaml"
+VALUES, ADDED = "# fleet.yaml\n", "# Add to fleet.yaml\n"
 OURS = "github.com/your-organisation/streamfleet//"
 REF = re.compile(rf"({re.escape(OURS)}[^\s?]+)\?ref=\S+")
 NAMESPACE = "streamfleet"
@@ -101,9 +101,6 @@ def of_overlay(block: str) -> list[Manifest]:
         found = render(overlay)
     for each in found:
         assert each["metadata"].pop("namespace") == NAMESPACE
-        # The schema of PodMonitors knows what those of k8s/ use, and no more.
-        for endpoint in each["spec"].get("podMetricsEndpoints", []) if each["kind"] == "PodMonitor" else []:
-            endpoint.pop("relabelings", None)
     return found
 
 
@@ -122,22 +119,9 @@ def of_folder(folder: str) -> list[Manifest]:
 
 
 def overlays(text: str) -> list[str]:
-    """The kustomizations that a text shows, less the comment with their path; what is to be added, in the first."""
-    return _whole(text) + [_with_added(block) for block in blocks(text, "yaml") if block.startswith(ADDS)]
-
-
-def _whole(text: str) -> list[str]:
+    """The kustomizations that a text shows, less the comment with their path."""
     found = [block for block in blocks(text, "yaml") if "kind: Kustomization" in block]
     return [block.partition("\n")[2] if block.startswith("#") else block for block in found]
-
-
-def _with_added(block: str) -> str:
-    """The page's first kustomization with the lists of a block behind its own."""
-    first, *_ = _whole(PAGE.read_text(encoding="utf-8"))
-    overlay = yaml.safe_load(first)
-    for name, rows in yaml.safe_load(block).items():
-        overlay[name] = overlay.get(name, []) + rows
-    return str(yaml.safe_dump(overlay))
 
 
 def rendered(text: str) -> list[list[Manifest]]:
@@ -188,6 +172,17 @@ def broken_overlays(text: str) -> list[str]:
     known |= set(re.findall(r"^# (\w+)/kustomization\.yaml$", text, re.MULTILINE))
     wrong = [path for path in APPLIED.findall("\n".join(blocks(text, "sh"))) if path not in known]
     return wrong + [line for block in overlays(text) for line in rules_broken_by(block)]
+
+
+def broken_values(text: str) -> list[str]:
+    """Values of the page that the chart refuses, or whose manifests break a rule."""
+    (first,) = (yaml.safe_load(block) for block in blocks(text, "yaml") if block.startswith(VALUES))
+    added = [yaml.safe_load(block) for block in blocks(text, "yaml") if block.startswith(ADDED)]
+    wrong = []
+    for values in (first, *(merged(first, each) for each in added)):
+        why = refusal_of(values)
+        wrong += [why] if why else broken_rules(charted(values=values))
+    return wrong
 
 
 def unknown_names(text: str) -> list[str]:
@@ -257,6 +252,7 @@ def refusal(words: list[str]) -> list[str]:
 CHECKS = (
     lost_paths,
     broken_overlays,
+    broken_values,
     unknown_names,
     unknown_images,
     refused_commands,

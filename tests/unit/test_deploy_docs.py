@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.integration.k8s_manifests import K8S, kustomizations, labels_of, name_of, of_kind, pod_of, workloads
 from tests.integration.k8s_network import End, allowed
 from tests.integration.k8s_schemas import refusals
 from tests.integration.pod_security import restricted_violations
 from tests.unit import deploy_page
-from tests.unit.deploy_page import CHECKS, blocks, everything, of_folder, refusal
+from tests.unit.deploy_page import CHECKS, everything, of_folder, refusal
 
 # A bare machine fetches kubectl first; in one process, what is rendered is rendered once.
 pytestmark = pytest.mark.timeout(240)
@@ -47,8 +45,11 @@ def test_nothing_on_the_page_is_unknown(page: str, check: deploy_page.Check) -> 
 PLANTED = [
     ("lost_paths", "`k8s/components/model-cache`", "`k8s/components/model-caches`"),
     ("lost_paths", "streamfleet//k8s/overlays/gpu", "streamfleet//k8s/overlays/gpus"),
-    ("broken_overlays", "--kustomize k8s/overlays/dev-cpu\n", "--kustomize k8s/overlays/dev\n"),
+    ("broken_overlays", "--kustomize k8s/first-request\n", "--kustomize k8s/first\n"),
     ("broken_overlays", "STREAMFLEET_MODEL=Qwen", "STREAMFLEET_MODELL=Qwen"),
+    ("broken_values", "engineArgs: --max", "engineArguments: --max"),
+    ("broken_values", "kind: outside", "kind: external"),
+    ("broken_values", "memory: 48Gi}", "memory: 48 GB}"),
     ("unknown_names", "deployment/streamfleet-worker --timeout 30m", "deployment/streamfleet-workers --timeout 30m"),
     ("unknown_names", "service/streamfleet-gateway 8080", "service/streamfleet-gateways 8080"),
     ("unknown_images", "--target worker-cpu", "--target cpu"),
@@ -96,26 +97,3 @@ def test_job_has_a_command_that_is_taken_and_the_image_that_has_it() -> None:
     assert "$(JOB)" in " ".join(container["args"])
     assert given["JOB"]["valueFrom"]["fieldRef"]["fieldPath"].startswith("metadata.labels[")
     assert container["resources"] == container_of("k8s/base", PODS["exporter"])["resources"]
-
-
-# -- what the shell makes ----------------------------------------------------------------------------------
-
-
-def test_wrapped_rules_are_the_rules_with_links_that_lead_to_what_to_do(page: str, repository: Path) -> None:
-    (block,) = (each for each in blocks(page, "sh") if "PrometheusRule" in each)
-    script = block.partition("| kubectl apply")[0]
-    done = subprocess.run(
-        ["bash", "-e", "-c", script], cwd=repository, capture_output=True, text=True, check=True, timeout=20
-    )
-    made = yaml.safe_load(done.stdout)
-    assert (made["apiVersion"], made["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
-    links = [rule["annotations"]["runbook_url"] for group in made["spec"]["groups"] for rule in group["rules"]]
-    for link in links:
-        site, _, path = link.partition("/blob/main/")
-        assert site.startswith("https://")
-        assert (repository / path.partition("#")[0]).exists()
-    rules = yaml.safe_load((repository / "monitoring/rules/streamfleet.yaml").read_text(encoding="utf-8"))
-    for group in [*rules["groups"], *made["spec"]["groups"]]:
-        for rule in group["rules"]:
-            rule["annotations"].pop("runbook_url", None)
-    assert made["spec"]["groups"] == rules["groups"]

@@ -1,0 +1,369 @@
+"""The Helm chart: equal to the overlays, every value used, every wrong value refused with its name."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.k8s_chart import (
+    NAMESPACE,
+    NEWEST,
+    RELEASE,
+    chart_of,
+    charted,
+    differences,
+    examples,
+    merged,
+    templated,
+)
+from tests.integration.k8s_manifests import (
+    K8S,
+    Manifest,
+    environment_of,
+    gateways,
+    kustomizations,
+    labels_of,
+    manifests_of,
+    name_of,
+    of_kind,
+    only,
+    pod_of,
+    pools,
+    workloads,
+)
+from tests.integration.k8s_network import End, allowed
+from tests.integration.k8s_programs import HELM, find_helm
+from tests.integration.k8s_rules import broken_rules
+from tests.unit.deploy_page import names_of, refusal
+
+pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl and Helm first
+
+SCHEMA: dict[str, Any] = json.loads((K8S / "values.schema.json").read_text(encoding="utf-8"))
+VALUES: dict[str, Any] = yaml.safe_load((K8S / "values.yaml").read_text(encoding="utf-8"))
+Steps = tuple[str, ...]
+
+
+# -- equal to the overlays ---------------------------------------------------------------------------------
+
+
+def test_every_overlay_has_its_values() -> None:
+    # That they give the same is what `make k8s-check` checks: test_k8s_overlays.py runs it.
+    assert set(kustomizations()) - {"base"} <= set(examples())
+
+
+def test_difference_from_an_overlay_is_found() -> None:
+    chart = copy.deepcopy(chart_of("gpu"))
+    assert differences(manifests_of("gpu"), chart) == []
+    pod_of(pools(chart)[0])["containers"][0]["startupProbe"]["failureThreshold"] = 719
+    (line,) = differences(manifests_of("gpu"), chart)
+    assert "containers 0 startupProbe failureThreshold: 720 there, 719 in the chart" in line
+    assert differences(manifests_of("gpu"), chart[1:])
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema that a reference leads to; itself without one."""
+    reference = schema.get("$ref")
+    return resolved(SCHEMA["definitions"][reference.rpartition("/")[2]]) if reference else schema
+
+
+def values_of(schema: dict[str, Any] = SCHEMA, steps: Steps = ()) -> Iterator[tuple[Steps, dict[str, Any]]]:
+    """Every value that a schema names, and what it may be; groups of values as well."""
+    for name, inner in schema.get("properties", {}).items():
+        yield (*steps, name), resolved(inner)
+        # One with an example is a value, whatever it is made of.
+        yield from () if "examples" in resolved(inner) else values_of(resolved(inner), (*steps, name))
+
+
+# Helm itself sets `global`, for charts in charts. A pool has the schema of `worker`.
+KNOWN = {steps: schema for steps, schema in values_of() if steps[0] != "global"}
+GROUPS = [steps for steps, schema in KNOWN.items() if "properties" in schema and "examples" not in schema]
+LEAVES = {steps: schema for steps, schema in KNOWN.items() if steps not in (*GROUPS, ("pools",))}
+
+
+def nested(steps: Steps, value: object) -> dict[str, Any]:
+    """Values that say one thing."""
+    for step in reversed(steps):
+        value = {step: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def at(values: dict[str, Any], steps: Steps) -> Any:
+    """The value at some steps."""
+    for step in steps:
+        values = values[step]
+    return values
+
+
+def another(schema: dict[str, Any], now: Any) -> Any:
+    """A right value that is not the present one."""
+    if "examples" in schema:
+        return schema["examples"][0]
+    if "enum" in schema:
+        return next(each for each in reversed(schema["enum"]) if each != now)
+    given = {
+        bool: not now,
+        int: now + 1 if isinstance(now, int) else 1,
+        str: "mine",
+        list: ["mine"],
+        dict: {"mine": {}},
+    }
+    return given[type(now)]
+
+
+FLEETS: list[dict[str, Any]] = [
+    {
+        "gateway": {
+            "enabled": True,
+            "ingress": {"host": "one.example.com"},
+            "httpRoute": {"hosts": ["one.example.com"], "parents": [{"name": "public"}]},
+        },
+        "monitoring": {"podMonitors": True, "rules": True, "dashboards": True},
+        "worker": {"gpu": {"memoryMiB": 1, "products": ["A"]}, "modelCache": {"size": "1Gi"}},
+    },
+    {"worker": {"server": {"start": True}, "autoscaling": {"by": "prometheus"}}},
+    {
+        "worker": {"autoscaling": {"by": "redis-streams"}},
+        "gateway": {"enabled": True, "autoscaling": {"enabled": True}},
+    },
+    yaml.safe_load(examples()["keda-streams"].read_text(encoding="utf-8")),
+]
+"""Fleets that together use every value."""
+
+
+@cache
+def fleet(number: int) -> str:
+    """The manifests of one of the fleets, as text."""
+    return templated(FLEETS[number])
+
+
+def test_values_and_schema_name_the_same() -> None:
+    for steps in LEAVES:
+        at(VALUES, steps)  # a KeyError: it has no default, and no comment
+
+    def said(values: dict[str, Any], steps: Steps = ()) -> Iterator[Steps]:
+        for name, value in values.items():
+            yield (*steps, name)
+            if isinstance(value, dict):
+                yield from said(value, (*steps, name))
+
+    assert set(said(VALUES)) <= {*KNOWN, ("pools",)}
+
+
+@pytest.mark.parametrize("steps", LEAVES, ids="/".join)
+def test_value_changes_what_is_rendered(steps: Steps) -> None:
+    for number, values in enumerate(FLEETS):
+        now = at(merged(VALUES, values), steps)
+        if templated(merged(values, nested(steps, another(LEAVES[steps], now)))) != fleet(number):
+            return
+    pytest.fail("no template uses it")
+
+
+# A map of a pool is merged with that of all.
+OF_A_POOL = [steps for steps in LEAVES if steps[0] == "worker" and not isinstance(at(VALUES, steps), dict)]
+
+
+@pytest.mark.parametrize("steps", OF_A_POOL, ids="/".join)
+def test_pool_has_a_value_of_its_own(steps: Steps) -> None:
+    now, other = at(VALUES, steps), another(LEAVES[steps], at(VALUES, steps))
+    expected = templated({"pools": {"a": {}, "b": nested(steps[1:], other)}})
+    # What is empty, false or 0 goes over another value, too.
+    shared = {"pools": {"a": nested(steps[1:], now), "b": {}}}
+    assert templated(merged(nested(steps, other), shared)) == expected
+
+
+def refused(values: dict[str, Any], helm: str = NEWEST) -> str:
+    """Returns Helm's reason for refusing some values."""
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        templated(values, helm=helm)
+    return str(caught.value.stderr)
+
+
+@pytest.mark.parametrize("helm", HELM)
+def test_value_of_a_wrong_type_is_refused_with_its_name(helm: str) -> None:
+    wrong: dict[str, Any] = {}
+    for steps, schema in LEAVES.items():
+        wrong = merged(wrong, nested(steps, "wrong" if schema.get("type") in ("object", "array") else {"wrong": 1}))
+    said = refused(wrong, helm)
+    for steps in LEAVES:
+        assert f"'/{'/'.join(steps)}'" in said or f"{'.'.join(steps)}:" in said
+
+
+@pytest.mark.parametrize("helm", HELM)
+def test_unknown_value_is_refused_with_its_name(helm: str) -> None:
+    wrong = {"unknown": 1}
+    for number, steps in enumerate(GROUPS):
+        wrong = merged(wrong, nested(steps, {f"unknown{number}": 1}))
+    said = refused(wrong, helm)
+    for number in range(len(GROUPS)):
+        assert re.search(rf"\bunknown{number}\b", said)
+    assert re.search(r"\bunknown\b", said)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"images": {"pullPolicy": "Sometimes"}}, "images/pullPolicy"),
+    ({"redis": {"kind": "two"}}, "redis/kind"),
+    ({"redis": {"maxmemory": "2Gi"}}, "redis/maxmemory"),
+    ({"redis": {"outside": {"networks": ["redis.example"]}}}, "redis/outside/networks/0"),
+    ({"redis": {"outside": {"ports": [0]}}}, "redis/outside/ports/0"),
+    ({"redis": {"urls": {"worker": ""}}}, "redis/urls/worker"),
+    ({"worker": {"model": ""}}, "worker/model"),
+    ({"worker": {"queue": "{a}"}}, "worker/queue"),
+    ({"worker": {"settings": {"STREAMFLEET_LEASE_MS": 20000}}}, "worker/settings/STREAMFLEET_LEASE_MS"),
+    ({"worker": {"settings": {"LEASE_MS": "20000"}}}, "LEASE_MS"),
+    # It stands where the grace period follows from it.
+    ({"worker": {"settings": {"STREAMFLEET_DRAIN_MS": "1"}}}, "STREAMFLEET_DRAIN_MS"),
+    ({"worker": {"resources": {"limits": {"memory": "6 GB"}}}}, "worker/resources/limits/memory"),
+    ({"worker": {"resources": {"limit": {}}}}, "limit"),
+    ({"worker": {"modelCache": {"accessModes": ["ReadWriteOncePod"]}}}, "worker/modelCache/accessModes/0"),
+    ({"worker": {"autoscaling": {"by": "cpu"}}}, "worker/autoscaling/by"),
+    # Workers that have just loaded would go.
+    ({"worker": {"autoscaling": {"downAfterSeconds": 60}}}, "worker/autoscaling/downAfterSeconds"),
+    ({"pools": {"small": {"gpus": 2}}}, "gpus"),
+    ({"pools": {"small": {"gpu": {"count": -1}}}}, "pools/small/gpu/count"),
+    ({"pools": {"Small": {}}}, "Small"),
+    ({"pools": {"default": {}, "small": {}}}, "pools"),
+    ({"gateway": {"autoscaling": {"min": 1}}}, "gateway/autoscaling/min"),
+    ({"gateway": {"ingress": {"host": "https://llm.example.com"}}}, "gateway/ingress/host"),
+    ({"gateway": {"enabled": True, "models": {"qwen": "small"}}}, "gateway.models.qwen"),
+    ({"redis": {"kind": "outside"}, "worker": {"autoscaling": {"by": "redis-streams"}}}, "keda.addresses"),
+    ({"keda": {"addresses": "redis.example"}}, "keda/addresses"),
+    ({"network": {"proxyNamespace": "a b"}}, "network/proxyNamespace"),
+]
+
+
+@pytest.mark.parametrize(("values", "name"), WRONG, ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize("helm", HELM)
+def test_wrong_value_is_refused_with_its_name(values: dict[str, Any], name: str, helm: str) -> None:
+    said = refused(values, helm)
+    assert name in said or name.replace("/", ".") in said
+
+
+# -- what the values are for -------------------------------------------------------------------------------
+
+
+def test_several_pools_have_a_gateway_that_knows_their_models() -> None:
+    shared = {"settings": {"STREAMFLEET_RESULT_TTL_MS": "60000"}}
+    served = {"small": {"model": "a/8b"}, "large": {"model": "a/70b", "queue": "big"}}
+    manifests = charted(values={"worker": shared, "pools": served, "gateway": {"enabled": True}})
+    assert broken_rules(manifests) == []
+    given = environment_of(pod_of(gateways(manifests)[0])["containers"][0], manifests)
+    assert given["STREAMFLEET_GATEWAY_MODELS"] == "large=big=a/70b,small=small=a/8b"
+    # What holds for every queue reaches the gateway, too.
+    assert given["STREAMFLEET_RESULT_TTL_MS"] == "60000"
+
+
+@pytest.mark.parametrize("kind", ["one", "sentinel"])
+def test_keda_reads_every_lane_of_a_redis_of_the_chart(kind: str) -> None:
+    scaling = {"by": "redis-streams", "requestsPerWorker": 16}
+    manifests = charted(values={"redis": {"kind": kind}, "worker": {"autoscaling": scaling}})
+    assert broken_rules(manifests) == []
+    spec = only(manifests, "ScaledObject")["spec"]
+    lanes = ["critical", "high", "normal", "low"]
+    assert [each["name"] for each in spec["triggers"]] == lanes
+    assert [each["metadata"]["stream"] for each in spec["triggers"]] == [f"{{default}}:lane:{lane}" for lane in lanes]
+    # With a group, KEDA would count what is pending: it never falls to what is left.
+    assert not [each for each in spec["triggers"] if "consumerGroup" in each["metadata"]]
+    assert spec["advanced"]["scalingModifiers"]["formula"] == " + ".join(lanes)
+    assert spec["advanced"]["scalingModifiers"]["target"] == "16"
+    keda = End({"app.kubernetes.io/name": "keda-operator"}, "keda")
+    asked = {"one": ("redis", 6379), "sentinel": ("sentinel", 26379)}[kind]
+    for component, port in {("redis", 6379), asked}:
+        (target,) = (
+            each for each in workloads(manifests) if labels_of(each)["app.kubernetes.io/component"] == component
+        )
+        assert allowed(manifests, keda, End(labels_of(target)), port)
+        assert not allowed(manifests, End({"app": "other"}, "keda"), End(labels_of(target)), port)
+
+
+def test_first_request_asks_each_pool_as_a_producer_may() -> None:
+    manifests = chart_of("gpu-multi-pool")
+    (redis,) = (each for each in workloads(manifests) if each["kind"] == "StatefulSet")
+    asked = set()
+    for pod in of_kind(manifests, "Pod"):
+        assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        assert allowed(manifests, End(pod["metadata"]["labels"]), End(labels_of(redis)), 6379)
+        (container,) = pod["spec"]["containers"]
+        assert refusal(container["args"]) == []
+        asked.add(next(each["value"] for each in container["env"] if each["name"] == "STREAMFLEET_QUEUE"))
+    assert asked == {"small", "large"}
+
+
+def test_cluster_may_choose_the_users() -> None:
+    values = {"fixedUser": False, "gateway": {"enabled": True}, "redis": {"kind": "sentinel"}}
+    manifests = charted(values=values)
+    for each in workloads(manifests):
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & pod_of(each)["securityContext"].keys()
+    assert [line for line in broken_rules(manifests) if not line.startswith("restricted")] == []
+
+
+def test_route_takes_the_paths_of_the_ingress() -> None:
+    manifests = charted(values=FLEETS[0])
+    (rule,) = only(manifests, "Ingress")["spec"]["rules"]
+    (route,) = only(manifests, "HTTPRoute")["spec"]["rules"]
+    assert [each["path"]["value"] for each in route["matches"]] == [each["path"] for each in rule["http"]["paths"]]
+    # An answer that is waited for sends no byte before.
+    assert route["timeouts"]["request"] == "0s"
+
+
+def test_rules_and_dashboards_are_those_of_monitoring(repository: Path) -> None:
+    manifests = chart_of("keda-streams")
+    made = copy.deepcopy(only(manifests, "PrometheusRule", "streamfleet")["spec"])
+    kept = yaml.safe_load((repository / "monitoring/rules/streamfleet.yaml").read_text(encoding="utf-8"))
+    links = [
+        [rule["annotations"]["runbook_url"] for group in each["groups"] for rule in group["rules"]]
+        for each in (made, kept)
+    ]
+    assert links[0] == [f"{VALUES['monitoring']['runbooks']}/{link}" for link in links[1]]
+    for group in (*made["groups"], *kept["groups"]):
+        for rule in group["rules"]:
+            rule["annotations"].pop("runbook_url", None)  # several rules share their annotations
+    assert made == kept
+    boards = only(manifests, "ConfigMap", "streamfleet-dashboards")["data"]
+    files = {each.name: json.loads(each.read_bytes()) for each in (repository / "monitoring/dashboards").glob("*.json")}
+    assert {name: json.loads(text) for name, text in boards.items()} == files
+
+
+@pytest.mark.parametrize("name", ["base", "gateway", "gpu-multi-pool"])
+def test_notes_name_what_there_is(name: str) -> None:
+    files = [] if name == "base" else ["--values", str(examples()[name])]
+    command = [find_helm(NEWEST), "install", RELEASE, str(K8S), "--namespace", NAMESPACE, "--dry-run=client", *files]
+    notes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("\nNOTES:\n")[2]
+    known = names_of(chart_of(name))
+    named = re.findall(r"\b(?:deployment|service)/[\w-]+", notes)
+    assert named
+    assert set(named) <= known
+    for words in re.findall(r" streamfleet (.+?)\)?$", notes.replace(f"helm test {RELEASE}", ""), re.MULTILINE):
+        assert refusal(words.split()) == []
+
+
+def test_version_is_that_of_the_images() -> None:
+    chart = yaml.safe_load((K8S / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["apiVersion"] == "v2"
+    assert {container_image(each) for each in pools(chart_of("base"))} == {
+        f"streamfleet/worker-gpu:{chart['appVersion']}"
+    }
+    assert chart["version"] == chart["appVersion"]
+
+
+def container_image(workload: Manifest) -> str:
+    """The image of a workload."""
+    return str(pod_of(workload)["containers"][0]["image"])
+
+
+def test_objects_have_one_name_each() -> None:
+    for name in examples():
+        found = [(each["kind"], name_of(each)) for each in chart_of(name)]
+        assert len(found) == len(set(found))
