@@ -1,11 +1,24 @@
 """References between the manifests of one kustomization: by name, and by labels."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from streamfleet.common.settings import EngineSettings, variable
 from streamfleet.operator.access_rules import Role
-from tests.integration.k8s_manifests import Manifest, labels_of, name_of, of_kind, pod_of, workloads
+from tests.integration.k8s_manifests import (
+    Manifest,
+    environment_of,
+    labels_of,
+    name_of,
+    of_kind,
+    pod_of,
+    workloads,
+)
+
+ENGINE = {variable(name) for name in EngineSettings.model_fields}
+PATH = re.compile(r"(?:(?<![^\s=,\"'])|(?<=file:/)/)(/[\w.-]+(?:/[\w.-]+)*)")
+"""A path in a setting or a command; no part of another URL, and no name of a model."""
 
 
 def dangling(manifests: list[Manifest], pages: str) -> Iterator[str]:
@@ -28,6 +41,27 @@ def dangling(manifests: list[Manifest], pages: str) -> Iterator[str]:
         service = each["spec"].get("serviceName")
         if service and service not in {name_of(found) for found in of_kind(manifests, "Service")}:
             yield f"{name_of(each)}: no Service {service}"
+
+
+def unmounted(manifests: list[Manifest]) -> Iterator[str]:
+    """Paths in a pod's settings and commands that are on no mount of it."""
+    for each in workloads(manifests):
+        # They pass over what the workers' ConfigMap says of engines.
+        over = ENGINE if labels_of(each)["app.kubernetes.io/component"] in ("exporter", "gateway") else set()
+        for container in pod_of(each)["containers"]:
+            # A variable of its own replaces one of a ConfigMap, also where its value is a Secret's.
+            own = {entry["name"]: entry.get("value", "") for entry in container.get("env", [])}
+            given = environment_of(container, manifests) | own
+            said = [value for name, value in given.items() if name not in over]
+            said += [*container.get("command", []), *container.get("args", [])]
+            for path in off_mounts(said, [mount["mountPath"] for mount in container["volumeMounts"]]):
+                yield f"{name_of(each)}: {path} is on no mount"
+
+
+def off_mounts(texts: Iterable[str], mounts: Iterable[str]) -> list[str]:
+    """Paths in settings and commands that lie on none of a container's mounts: nothing is there, or nothing stays."""
+    found = {path for text in texts for path in PATH.findall(text)}
+    return sorted(path for path in found if not any(f"{path}/".startswith(f"{mount}/") for mount in mounts))
 
 
 def _commands(pages: str, secret: str) -> list[str]:

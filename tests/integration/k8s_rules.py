@@ -26,7 +26,7 @@ from tests.integration.k8s_manifests import (
     pools,
     workloads,
 )
-from tests.integration.k8s_references import dangling, misdirected
+from tests.integration.k8s_references import dangling, misdirected, unmounted
 from tests.integration.k8s_scaling import misscaled, unseen
 from tests.integration.k8s_schemas import refusals
 from tests.integration.pod_security import restricted_violations
@@ -151,8 +151,9 @@ def _refused(group: type) -> list[str]:
 
 
 def references(manifests: list[Manifest]) -> Iterator[str]:
-    """Something that is referred to exists neither here nor in a command of the docs."""
-    return dangling(manifests, DEPLOY + SECURITY)
+    """Something that is referred to exists neither here nor in a command of the docs, or a path is on no mount."""
+    yield from dangling(manifests, DEPLOY + SECURITY)
+    yield from unmounted(manifests)
 
 
 def selectors(manifests: list[Manifest]) -> Iterator[str]:
