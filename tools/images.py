@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the images of the Dockerfile with docker, podman or buildah; a line for each. Standard library only.
 
-    tools/images.py                          client, gateway and worker-cpu
+    tools/images.py                          client, gateway, worker and worker-cpu
     tools/images.py --base IMAGE             on a base that has Python 3.11 or newer with pip
     tools/images.py client --with podman
 
@@ -31,7 +31,7 @@ import pip_here
 
 ROOT = Path(__file__).parent.parent
 LOGS = ROOT / "build" / "images"
-TARGETS = ("client", "gateway", "worker-cpu")
+TARGETS = ("client", "gateway", "worker", "worker-cpu")
 ENGINES = ("docker", "podman", "buildah")
 DEBIAN, REDIS = "streamfleet/debian-base:bookworm", "streamfleet/debian-redis:bookworm"
 DEBIAN_STEPS = 'FROM scratch\nADD base.tar /\nCMD ["python3"]\n'

@@ -310,4 +310,4 @@ def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
     version = re.search(r"^ARG VLLM_VERSION=(\S+)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert version is not None
     assert server["image"] == f"vllm/vllm-openai:v{version[1]}"
-    assert worker_of(manifests)["image"].startswith("streamfleet/gateway:")
+    assert worker_of(manifests)["image"] == "streamfleet/worker:0.2.0"

@@ -19,8 +19,8 @@ from streamfleet.common.settings import GROUPS, variable
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
-TARGETS = ("client", "gateway", "worker-cpu", "worker-gpu")
-WORKERS = ("worker-cpu", "worker-gpu")
+TARGETS = ("client", "gateway", "worker", "worker-cpu", "worker-gpu")
+WORKERS = ("worker", "worker-cpu", "worker-gpu")
 SERVERS = ("gateway", *WORKERS)
 SOURCE_ROOTS = ("common", "producer", "worker", "operator", "gateway", "cli")
 
@@ -41,7 +41,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One FROM and what follows it."""
+    """One FROM and what follows it, behind the instructions of the stage that it is built on."""
 
     base: str
     instructions: tuple[Instruction, ...]
@@ -72,7 +72,8 @@ def stages(text: str) -> dict[str, Stage]:
             current.append(each)
             continue
         if name:
-            found[name] = Stage(base, tuple(current))
+            inherited = found[base].instructions if base in found else ()
+            found[name] = Stage(base, (*inherited, *current))
         match = re.fullmatch(r"(\S+) AS (\S+)", each.value)
         assert match, f"every stage needs a name: FROM {each.value}"
         (base, name), current = match.groups(), []
@@ -112,7 +113,7 @@ def test_linter_would_object() -> None:
 
 
 def test_targets(dockerfile: str) -> None:
-    assert set(stages(dockerfile)) == {"wheel", "requirements", "runtime", *TARGETS}
+    assert set(stages(dockerfile)) == {"wheel", "requirements", "runtime", "worker-runtime", *TARGETS}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -126,7 +127,7 @@ def test_runs_as_a_numbered_user_without_root_rights(dockerfile: str, target: st
     assert "COPY" not in after_user
 
 
-@pytest.mark.parametrize("stage", ["runtime", "worker-gpu"])
+@pytest.mark.parametrize("stage", TARGETS)
 def test_home_is_writable_whoever_the_user_is(dockerfile: str, stage: str) -> None:
     # podman gives an empty tmpfs the owner root, and the mode that the image's folder has: `make pods` tries it.
     users = [run for run in stages(dockerfile)[stage].all("RUN") if "useradd" in run]
