@@ -32,6 +32,7 @@ PLACES = {
     "pyproject.toml": rf'^version = "{NUMBER}"$',
     "README.md": rf"^Release {NUMBER},",
     "Dockerfile": rf"^ARG VERSION={NUMBER}$|{IMAGE}",
+    "compose.yaml": IMAGE,
     "docs/deploy.md": rf"^ +newTag: {NUMBER}$|{IMAGE}",
     "k8s/Chart.yaml": rf'^version: {NUMBER}$|^appVersion: "{NUMBER}"$',
     "k8s/**/kustomization.yaml": rf"^ +newTag: {NUMBER}$",

@@ -224,6 +224,7 @@ def refused_commands(text: str) -> list[str]:
     wrong = []
     for call in calls(text):
         inside = call[call.index("--") + 1 :] if call[0] == "kubectl" and "--" in call else call
+        inside = call[4:] if call[:3] == ["docker", "compose", "exec"] else inside
         if inside[0] in ("fleet", "streamfleet") and inside[1:] not in ([], ["$@"], ["…"]):
             wrong += [f"{' '.join(inside)}: {why}" for why in refusal(inside[1:])]
     return wrong
