@@ -117,8 +117,7 @@ def rolling(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{name_of(each)}: a rolling update drops below capacity"
         if moves.get("maxSurge") in (None, 0, "0%"):
             yield f"{name_of(each)}: a rolling update cannot begin"
-    for each in pools(manifests):
-        probe = pod_of(each)["containers"][0]["startupProbe"]
+        probe = pod_of(each)["containers"][0].get("startupProbe", {"periodSeconds": 0, "failureThreshold": 0})
         if each["spec"].get("progressDeadlineSeconds", 600) < probe["periodSeconds"] * probe["failureThreshold"]:
             yield f"{name_of(each)}: the rollout gives up before the startup probe"
 
@@ -190,7 +189,8 @@ def disruption(manifests: list[Manifest]) -> Iterator[str]:
     for each in workloads(manifests):
         own = [spec for spec in budgets if spec["selector"]["matchLabels"].items() <= labels_of(each).items()]
         # A single Redis or exporter must be allowed to move: a budget would only hold the drain up.
-        if each["spec"].get("replicas", 1) > 1 or each in pools(manifests) + gateways(manifests):
+        needs = labels_of(each)["app.kubernetes.io/component"] in ("worker", "gateway", "vllm")
+        if each["spec"].get("replicas", 1) > 1 or needs:
             if len(own) != 1:
                 yield f"{name_of(each)}: has {len(own)} disruption budgets"
             elif own[0].get("maxUnavailable") != 1:

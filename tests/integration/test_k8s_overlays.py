@@ -109,6 +109,20 @@ IN_FILES = [
     ("dev-cpu", "overlays/dev-cpu/worker.yaml", "memory: 6Gi", "cpu: 2", "resources: "),
     ("dev-cpu", "overlays/dev-cpu/worker.yaml", "memory: 6Gi", "memory: 6G B", "resources: "),
     ("dev-cpu", "base/worker/worker.env", "DRAIN_MS=25000", "DRAIN_MS=60000", "stopping: "),
+    (
+        "vllm-server",
+        "overlays/vllm-server/kustomization.yaml",
+        "  - vllm-poddisruptionbudget.yaml\n",
+        "",
+        "disruption: ",
+    ),
+    (
+        "vllm-server",
+        "overlays/vllm-server/vllm-deployment.yaml",
+        "progressDeadlineSeconds: 1800",
+        "progressDeadlineSeconds: 600",
+        "rolling: ",
+    ),
     ("gpu-adapters", "overlays/gpu-adapters/kustomization.yaml", "sql=/cache/", "sql=/models/", "references: "),
     ("dev-cpu", "base/redis/redis-statefulset.yaml", '"--dir", "/data"', '"--dir", "/var/data"', "references: "),
     ("gateway", "base/gateway/gateway.env", "file:///var/lib/", "file:///srv/", "references: "),
@@ -219,14 +233,14 @@ def bytes_of(text: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "pool", "gpus"),
+    ("name", "pool", "gpus", "memory"),
     [
-        ("gpu", "streamfleet-worker", "2"),
-        ("gpu-multi-pool", "streamfleet-worker-large", "2"),
-        ("gpu-multi-pool", "streamfleet-worker-small", "1"),
+        ("gpu", "streamfleet-worker", "2", 40_000),
+        ("gpu-multi-pool", "streamfleet-worker-large", "2", 40_000),
+        ("gpu-multi-pool", "streamfleet-worker-small", "1", 20_000),
     ],
 )
-def test_gpu_pods_go_to_gpu_nodes_and_keep_their_models(name: str, pool: str, gpus: str) -> None:
+def test_gpu_pods_go_to_gpu_nodes_and_keep_their_models(name: str, pool: str, gpus: str, memory: int) -> None:
     manifests = manifests_of(name)
     pod = pod_of(next(each for each in of_kind(manifests, "Deployment") if name_of(each) == pool))
     container = worker_of(manifests, pool)
@@ -234,6 +248,11 @@ def test_gpu_pods_go_to_gpu_nodes_and_keep_their_models(name: str, pool: str, gp
     required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     keys = [each["key"] for term in required["nodeSelectorTerms"] for each in term["matchExpressions"]]
     assert keys == ["nvidia.com/gpu.present", "nvidia.com/gpu.memory"]
+    # Of one GPU, in MiB. Two bytes a parameter, in the nine tenths that vLLM takes.
+    assert required["nodeSelectorTerms"][0]["matchExpressions"][1]["values"] == [str(memory)]
+    parameters = re.search(r"-(\d+)B", settings_of(name, pool)["STREAMFLEET_MODEL"])
+    assert parameters is not None
+    assert int(parameters[1]) * 2e9 < 0.9 * int(gpus) * memory * 2**20
     assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     volumes = {each["name"]: each for each in pod["volumes"]}
     mounts = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
@@ -294,7 +313,20 @@ def test_workers_ask_the_server_and_nobody_else_may() -> None:
     assert url == f"http://{name_of(service)}:{service['spec']['ports'][0]['port']}"
     worker, server = ({"app.kubernetes.io/name": "streamfleet", "app.kubernetes.io/component": each} for each in PAIR)
     assert allowed(manifests, End(worker), End(server), 8000)
+    assert allowed(manifests, End({"app": "prometheus"}, "monitoring"), End(server), 8000)
     assert not allowed(manifests, End({"app": "other"}), End(server), 8000)
+
+
+def test_prometheus_finds_the_server(tmp_path: Path) -> None:
+    folder = shutil.copytree(K8S, tmp_path / "k8s") / "overlays/watched"
+    folder.mkdir()
+    text = "resources: [../vllm-server]\ncomponents: [../../components/pod-monitors, ../../components/vllm-monitor]\n"
+    (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
+    manifests = render(folder)
+    assert broken_rules(manifests) == []
+    assert sorted(map(name_of, of_kind(manifests, "PodMonitor"))) == [
+        f"streamfleet-{part}" for part in ("exporter", "vllm", "worker")
+    ]
 
 
 def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
@@ -306,6 +338,9 @@ def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
     assert server["args"] == ["$(STREAMFLEET_MODEL)", *limits, "--enable-prompt-tokens-details"]
     given = environment_of(server, manifests)
     assert {"STREAMFLEET_MODEL", "STREAMFLEET_REMOTE_SLOTS"} <= given.keys()
+    # Each worker counts tokens by itself.
+    alone = [each["spec"]["replicas"] for each in pools(manifests)] == [1]
+    assert alone == (int(settings_of("vllm-server")["STREAMFLEET_REMOTE_KV_TOKENS"]) > 0)
     assert not [name for name in given if name.startswith("VLLM_")], "vLLM warns of those that it does not know"
     version = re.search(r"^ARG VLLM_VERSION=(\S+)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert version is not None
