@@ -148,7 +148,7 @@ lock: ## Pin the newest versions of all dependencies in requirements/ (needs uv)
 	tools/lock.sh
 
 # Not with docker alone: what `make pods` runs has to be in podman's store.
-images: ## Build the images client, gateway, worker and worker-cpu with docker, podman or buildah (4 minutes; ARGS=--help)
+images: ## Build the images client, gateway, worker and worker-cpu with docker, podman or buildah (5 minutes; ARGS=--help)
 	@$${PYTHON:-python3} tools/images.py $(ARGS)
 
 release: setup-dev ## Build wheel and sdist into dist/, and check them: each extra in a fresh environment, the first request of README
@@ -157,7 +157,7 @@ release: setup-dev ## Build wheel and sdist into dist/, and check them: each ext
 images-clean: ## Remove those images
 	@$${PYTHON:-python3} tools/images.py --remove $(ARGS)
 
-pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway as pods of podman, without a cluster (root; 4 minutes)
+pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway, and compose.yaml, by podman without a cluster (root; 5 minutes)
 	@$(BIN)/python -m tests.pods
 
 clean: ## Remove .venv, caches and builds

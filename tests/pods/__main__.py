@@ -1,4 +1,4 @@
-"""`make pods`: the overlays dev-cpu and gateway as pods of podman on this machine; a line for each step.
+"""`make pods`: the overlays dev-cpu and gateway, and compose.yaml, by podman on this machine; a line for each step.
 
     python -m tests.pods
 
@@ -26,6 +26,7 @@ from tests.integration.k8s_manifests import ROOT, name_of
 from tests.integration.k8s_programs import RendererMissingError
 from tests.pods.answers import RealModel
 from tests.pods.callers import Callers
+from tests.pods.composed import Composed
 from tests.pods.converting import lost
 from tests.pods.pod import PodFailed, tail
 from tests.pods.podman import Podman, PodmanFailed
@@ -33,7 +34,7 @@ from tests.pods.rolling import Rolling
 from tests.pods.stage import Stage, WrongOutcome
 from tests.pods.trouble import Trouble
 
-TARGETS = ("client", "gateway", "worker-cpu")
+TARGETS = ("client", "gateway", "worker", "worker-cpu")
 REDIS_IMAGES = ("docker.io/library/redis:8.2-bookworm", "localhost/streamfleet/debian-redis:bookworm")
 LOCK = Path("/run/lock/streamfleet-pods.lock")
 INSTALL = (
@@ -166,9 +167,11 @@ def steps(stage: Stage) -> list[Step]:
         ("first lines of logs", stage.first_lines),
         ("users and rights", stage.rights),
         ("HOME in memory", stage.home_in_memory),
+        ("any user of group 0", stage.any_user),
         ("probes and memory", stage.probes_and_memory),
         ("full volume of files", trouble.full_files),
         ("full volume of Redis", trouble.full_redis),
+        ("compose.yaml", Composed(stage).lives),
     ]
 
 

@@ -83,7 +83,7 @@ class Node:
         """Let podman play these, under the name of a Service."""
         network = f"--network={self.network}" + (f":alias={service}" if service else "")
         self.podman.call("kube", "play", network, "-", given=yaml.safe_dump_all(manifests))
-        self._keep_bridge()
+        self.keep_bridge(self.network)
 
     def secret(self, name: str, **values: str) -> None:
         """Make a Secret, or another one in its place."""
@@ -109,9 +109,9 @@ class Node:
         self.podman.call("volume", "rm", ours(claim))
         self.claims.discard(ours(claim))
 
-    def _keep_bridge(self) -> None:
-        """Fix the address of the network's bridge: it would change as pods come and go, and DNS fail for seconds."""
-        name = json.loads(self.podman.call("network", "inspect", self.network))[0]["network_interface"]
+    def keep_bridge(self, network: str) -> None:
+        """Fix the address of a network's bridge: it would change as pods come and go, and DNS fail for seconds."""
+        name = json.loads(self.podman.call("network", "inspect", network))[0]["network_interface"]
         bridge = Path("/sys/class/net", name)
         if bridge.exists() and (bridge / "addr_assign_type").read_text(encoding="utf-8").strip() != SET_BY_HAND:
             address = (bridge / "address").read_text(encoding="utf-8").strip()

@@ -29,16 +29,19 @@ class Podman:
 
     Args:
         variables: those with which containers run on this machine.
+
+    Attributes:
+        environment: all variables of its calls.
     """
 
     def __init__(self, variables: dict[str, str]) -> None:
-        self._environment = os.environ | variables
+        self.environment = os.environ | variables
 
     def call(self, *words: str, given: str = "", timeout_s: float = CALL_S) -> str:
         """Returns what a call prints. Raises PodmanFailed."""
         done = subprocess.run(
             ["podman", *words],
-            env=self._environment,
+            env=self.environment,
             input=given,
             capture_output=True,
             text=True,
@@ -54,7 +57,7 @@ class Podman:
         """A call that goes on, with pipes."""
         pipe = subprocess.PIPE
         command = ["podman", *words]
-        return subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, env=self.environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def asked(self, *words: str) -> Any:
         """A call's output, decoded from JSON."""
@@ -69,7 +72,7 @@ class Podman:
         """A container's output, both streams in their order."""
         done = subprocess.run(
             ["podman", "logs", container],
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -94,7 +97,8 @@ class Podman:
         for pod in self._names("pod", "ps", "--format={{.Name}}"):
             self.remove_pod(pod)
         for container in self._names("ps", "--all", "--format={{.Names}}"):
-            self.call("rm", "--force", "--time=0", container)
+            # Of compose.yaml, some need others, which are removed with them.
+            self.call("rm", "--force", "--ignore", "--depend", "--time=0", container)
         for kind in ("volume", "secret", "network"):
             for name in self._names(kind, "ls", "--format={{.Name}}"):
                 self.call(kind, "rm", name)

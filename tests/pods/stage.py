@@ -23,6 +23,7 @@ URL = f"redis://:{PASSWORD}@{REDIS}:6379/0"
 SIMULATED = {"STREAMFLEET_ENGINE": "simulated", "STREAMFLEET_MODEL": "simulated"}
 MODEL_INSIDE = "/models/SmolLM2-135M-Instruct"
 MEMORY_SHARE = 0.9
+RESTRICTED = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges")
 UNWRITABLE = ("ermission denied", "Read-only file system")
 PRODUCER = Path(__file__).parent / "producer.py"
 
@@ -38,10 +39,13 @@ class Stage:
         podman: runs containers.
         client: image of the client.
         redis: image for Redis.
+
+    Attributes:
+        redis_image: the same.
     """
 
     def __init__(self, podman: Podman, client: str, redis: str) -> None:
-        self.podman, self._client = podman, client
+        self.podman, self._client, self.redis_image = podman, client, redis
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-"))
         self.node = Node(podman, self.folder / "pods", {"redis:8.2-bookworm": redis})
         self._k8s = Path(shutil.copytree(K8S, self.folder / "k8s"))
@@ -103,9 +107,8 @@ class Stage:
 
     def container(self, *words: str, options: tuple[str, ...] = (), program: str = "streamfleet") -> str:
         """Run a program in a container of the client's image, in the same network, as restricted as the pods are."""
-        restricted = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges")
         return self.podman.call(
-            "run", *self._options(), *restricted, *options, f"--entrypoint={program}", self._client, *words
+            "run", *self._options(), *RESTRICTED, *options, f"--entrypoint={program}", self._client, *words
         )
 
     def load(self, prefix: str, max_tokens: int = 100) -> Load:
@@ -142,6 +145,27 @@ class Stage:
             used.append(f"{pod.name.removeprefix('streamfleet-')} {most >> 20} of {limit >> 20} MiB")
         times, slowest_s = sum(pod.asked.times for pod in pods), max(pod.asked.slowest_s for pod in pods)
         return f"{times} probes, no liveness probe failed, the slowest took {slowest_s:.2f} s; {', '.join(used)}"
+
+    def any_user(self) -> str:
+        """Worker and gateway run as a user whom no image knows, of group 0, as OpenShift chooses one."""
+        options = [f"--network={self.node.network}", f"--env=REDIS_URL={URL}", "--env=STREAMFLEET_QUEUE=any-user"]
+        options += ["--pull=never", "--detach", "--user=1000660000:0", "--tmpfs=/tmp", *RESTRICTED]
+        settings = {"worker": "STREAMFLEET_ENGINE=simulated", "gateway": "STREAMFLEET_GATEWAY_FILES=file:///tmp/files"}
+        for target, setting in settings.items():
+            name = f"{PREFIX}-any-user-{target}"
+            self.podman.call("run", f"--name={name}", *options, f"--env={setting}", self.image(target))
+            self.wait_said(name, f"{target}_ready")
+            self.podman.call("rm", "--force", "--time=0", name)
+        return "user 1000660000 of group 0, a read-only root: worker and gateway are ready"
+
+    def wait_said(self, container: str, event: str, timeout_s: float = 60.0) -> None:
+        """Wait until a container has logged an event. Raises WrongOutcome."""
+        found = until(lambda: event in self.podman.output(container), timeout_s)
+        check(found, f"{container} does not say {event}, but:\n{tail(self.podman.output(container))}")
+
+    def image(self, target: str) -> str:
+        """The image of one of the Dockerfile's targets."""
+        return self._client.replace("/client:", f"/{target}:")
 
     def audited(self) -> None:
         """Raises PodmanFailed, with what is wrong, when the queue does not add up."""
