@@ -94,7 +94,7 @@ def queues_asked(scaler: Manifest) -> set[str]:
 
 
 def unseen(manifests: list[Manifest]) -> Iterator[str]:
-    """PodMonitors that pick nothing, other pods than their name says, or a port that these do not have."""
+    """PodMonitors that pick nothing or other pods than their name says, a port that these lack, or another queue."""
     for each in of_kind(manifests, "PodMonitor"):
         picked = [pod for pod in workloads(manifests) if selects(each["spec"]["selector"], labels_of(pod))]
         # Several pools are one monitor's: streamfleet-worker-small and -large.
@@ -102,9 +102,13 @@ def unseen(manifests: list[Manifest]) -> Iterator[str]:
             yield f"PodMonitor {name_of(each)} picks {[name_of(pod) for pod in picked] or 'nothing'}"
         for pod in picked:
             ports = {port["name"] for container in pod_of(pod)["containers"] for port in container.get("ports", [])}
+            queue = environment_of(pod_of(pod)["containers"][0], manifests).get("STREAMFLEET_QUEUE")
             for endpoint in each["spec"]["podMetricsEndpoints"]:
                 if endpoint["port"] not in ports:
                     yield f"PodMonitor {name_of(each)}: {name_of(pod)} has no port {endpoint['port']}"
+                for label in endpoint.get("relabelings", []):
+                    if label["targetLabel"] == "queue" and label["replacement"] != queue:
+                        yield f"PodMonitor {name_of(each)}: {name_of(pod)} works on {queue}, not {label['replacement']}"
 
 
 def queries() -> dict[str, str]:

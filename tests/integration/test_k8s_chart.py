@@ -42,7 +42,7 @@ from tests.integration.k8s_manifests import (
 )
 from tests.integration.k8s_network import End, allowed
 from tests.integration.k8s_programs import HELM, find_helm
-from tests.integration.k8s_rules import broken_rules
+from tests.integration.k8s_rules import DEPLOY, broken_rules
 from tests.unit.deploy_page import names_of, refusal
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl and Helm first
@@ -254,6 +254,34 @@ def test_wrong_value_is_refused_with_its_name(values: dict[str, Any], name: str,
 # -- what the values are for -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"worker": {"drainSeconds": 90, "startMinutes": 10}, "gateway": {"enabled": True, "drainSeconds": 90}},
+        {"worker": {"server": {"start": True}}, "pools": {"a": {}, "b": {}}, "gateway": {"enabled": True}},
+        {"redis": {"kind": "sentinel", "acl": "streamfleet-redis-acl"}, "worker": {"gpu": {"count": 4}}},
+        {"gateway": {"enabled": True, "files": {"s3": "streamfleet-gateway-s3"}, "webhooks": True}},
+        FLEETS[0],
+    ],
+    ids=["times", "servers", "sentinels", "files", "all"],
+)
+def test_rules_hold_for_other_fleets(values: dict[str, Any]) -> None:
+    assert broken_rules(charted(values=values)) == []
+
+
+def test_server_has_the_gpus_and_the_time_of_its_pool() -> None:
+    values = {"gpu": {"count": 2, "memoryMiB": 70000}, "startMinutes": 50, "server": {"start": True}}
+    manifests = charted(values={"worker": values})
+    server = next(each for each in workloads(manifests) if name_of(each) == "streamfleet-vllm")
+    (worker,) = pools(manifests)
+    for each, gpus in ((server, "2"), (worker, None)):
+        assert pod_of(each)["containers"][0]["resources"]["limits"].get("nvidia.com/gpu") == gpus
+    assert "70000" in json.dumps(pod_of(server)["affinity"])
+    assert "affinity" not in pod_of(worker)
+    probe = pod_of(server)["containers"][0]["startupProbe"]
+    assert server["spec"]["progressDeadlineSeconds"] == probe["periodSeconds"] * probe["failureThreshold"] == 3000
+
+
 def test_several_pools_have_a_gateway_that_knows_their_models() -> None:
     shared = {"settings": {"STREAMFLEET_RESULT_TTL_MS": "60000"}}
     served = {"small": {"model": "a/8b"}, "large": {"model": "a/70b", "queue": "big"}}
@@ -278,6 +306,14 @@ def test_keda_reads_every_lane_of_a_redis_of_the_chart(kind: str) -> None:
     assert not [each for each in spec["triggers"] if "consumerGroup" in each["metadata"]]
     assert spec["advanced"]["scalingModifiers"]["formula"] == " + ".join(lanes)
     assert spec["advanced"]["scalingModifiers"]["target"] == "16"
+    (where,) = {json.dumps({**each["metadata"], "stream": ""}, sort_keys=True) for each in spec["triggers"]}
+    hosts = re.findall(r"([\w-]+)\.([\w-]+)\.fleet\.svc:\d+", where)
+    sentinels = [(f"streamfleet-sentinel-{number}", "streamfleet-sentinel") for number in range(3)]
+    assert hosts == (sentinels if kind == "sentinel" else [])
+    assert ('"address": "streamfleet-redis.fleet.svc:6379"' in where) is (kind == "one")
+    login = only(manifests, "TriggerAuthentication")["spec"]["secretTargetRef"]
+    logins = {"one": ["password"], "sentinel": ["password", "sentinelPassword"]}[kind]
+    assert [each["parameter"] for each in login] == logins
     keda = End({"app.kubernetes.io/name": "keda-operator"}, "keda")
     asked = {"one": ("redis", 6379), "sentinel": ("sentinel", 26379)}[kind]
     for component, port in {("redis", 6379), asked}:
@@ -299,6 +335,51 @@ def test_first_request_asks_each_pool_as_a_producer_may() -> None:
         assert refusal(container["args"]) == []
         asked.add(next(each["value"] for each in container["env"] if each["name"] == "STREAMFLEET_QUEUE"))
     assert asked == {"small", "large"}
+
+
+def test_fleet_beside_an_outside_redis_reaches_that_and_trusts_its_authority() -> None:
+    manifests = chart_of("keda-streams")
+    for each in workloads(manifests):
+        source = End(labels_of(each))
+        assert allowed(manifests, source, End(address="10.20.0.5"), 6380)
+        assert not allowed(manifests, source, End(address="10.20.0.5"), 6379)
+        assert not allowed(manifests, source, End(address="10.20.1.5"), 6380)
+    for pod in [*map(pod_of, workloads(manifests)), *(each["spec"] for each in of_kind(manifests, "Pod"))]:
+        (volume,) = (each["name"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == "redis-ca")
+        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        assert f"?ssl_ca_certs={mounts[volume]}/ca.pem" in DEPLOY
+    (asked,) = {json.dumps(each["spec"]["containers"][0]["env"][0]) for each in of_kind(manifests, "Pod")}
+    assert "streamfleet-producer-redis" in asked
+    volumes = [volume for each in pools(manifests) for volume in pod_of(each)["volumes"]]
+    urls = {each["secret"]["secretName"] for each in volumes if each["name"] == "redis"}
+    assert urls == {"streamfleet-worker-redis"}
+
+
+@pytest.mark.parametrize(
+    ("values", "rolled"),
+    [
+        ({"worker": {"settings": {"STREAMFLEET_LEASE_MS": "20001"}}}, {"worker", "exporter", "gateway"}),
+        ({"gateway": {"settings": {"STREAMFLEET_GATEWAY_MAX_WAIT_MS": "1000"}}}, {"gateway"}),
+    ],
+)
+def test_changed_setting_rolls_who_reads_it(values: dict[str, Any], rolled: set[str]) -> None:
+    gateway = {"gateway": {"enabled": True}}
+    before, after = (workloads(charted(values=merged(gateway, more))) for more in ({}, values))
+    changed = [one for one, other in zip(before, after, strict=True) if one != other]
+    assert {labels_of(each)["app.kubernetes.io/component"] for each in changed} == rolled
+
+
+def test_files_of_callers_outlive_the_release() -> None:
+    claim = only(chart_of("gateway"), "PersistentVolumeClaim", "streamfleet-gateway-files")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_package_renders_what_the_folder_does(tmp_path: Path) -> None:
+    command = [find_helm(NEWEST), "package", str(K8S), "--destination", str(tmp_path)]
+    subprocess.run(command, capture_output=True, check=True)
+    (package,) = tmp_path.iterdir()
+    # What lies behind the links to monitoring/ is in it.
+    assert templated(FLEETS[0], chart=package) == fleet(0)
 
 
 def test_cluster_may_choose_the_users() -> None:

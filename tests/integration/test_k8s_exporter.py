@@ -130,12 +130,16 @@ def test_mistake_in_a_monitor_is_found(spoil: Callable[[Manifest], object], find
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
-    [("component: exporter\n  pod", "component: exported\n  pod"), ("port: metrics", "port: health")],
+    ("component", "right", "wrong"),
+    [
+        ("exporter", "component: exporter\n  pod", "component: exported\n  pod"),
+        ("exporter", "port: metrics", "port: health"),
+        ("worker", "replacement: default", "replacement: small"),
+    ],
 )
-def test_monitor_that_sees_nothing_is_found(tmp_path: Path, right: str, wrong: str) -> None:
+def test_monitor_that_sees_nothing_is_found(tmp_path: Path, component: str, right: str, wrong: str) -> None:
     folder = shutil.copytree(K8S, tmp_path / "k8s")
-    file = folder / "components/pod-monitors/exporter-podmonitor.yaml"
+    file = folder / f"components/pod-monitors/{component}-podmonitor.yaml"
     text = file.read_text(encoding="utf-8")
     assert right in text
     file.write_text(text.replace(right, wrong), encoding="utf-8")

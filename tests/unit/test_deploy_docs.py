@@ -55,7 +55,7 @@ PLANTED = [
     ("unknown_images", "--target worker-cpu", "--target cpu"),
     ("unknown_images", "--image redis:8.2-bookworm", "--image redis:8.3-bookworm"),
     ("refused_commands", "fleet gateway keys create my-service", "fleet gateway key create my-service"),
-    ("refused_commands", "--max-tokens 8 ", "--max-token 8 "),
+    ("refused_commands", "--lane low ", "--lanes low "),
     ("refused_commands", "streamfleet gateway keys create me", "streamfleet gateway keys make me"),
 ]
 
