@@ -18,6 +18,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from streamfleet.common.protocol import RESPONSES
 from streamfleet.producer import Chunk, Client
 from streamfleet.worker.engine.engine_thread import alive, descendants
 from tests.e2e.gateway_stack import CLIENTS, MODELS, Stack, stack_in
@@ -188,6 +189,23 @@ def test_a_response(stack: Stack, language: str) -> None:
     assert response["text"].strip()
     assert 0 < response["tokens"] <= 24
     assert response["tier"] == "flex"
+
+
+async def test_a_chain_of_responses_is_the_conversation_put_together_by_hand(stack: Stack) -> None:
+    asked: Json = {"model": MODELS["generating"], "temperature": 0, "max_output_tokens": 24}
+    conversation: list[Json] = []
+    turn: Json = {"id": None}
+    async with stack.gateway.http(stack.key, 120) as http:
+        for text in ("Count to ten.", "Say the last word again.", "What did I ask first?"):
+            turn = (
+                await http.post(RESPONSES, json={**asked, "input": text, "previous_response_id": turn["id"]})
+            ).json()
+            conversation.append({"role": "user", "content": text})
+            by_hand = (await http.post(RESPONSES, json={**asked, "input": conversation, "store": False})).json()
+            assert turn["output"][0]["content"] == by_hand["output"][0]["content"]
+            assert turn["usage"]["input_tokens"] == by_hand["usage"]["input_tokens"]
+            conversation += turn["output"]
+        assert (await http.get(f"{RESPONSES}/{turn['id']}")).json() == {**turn, "error": None, "store": True}
 
 
 @CLIENTS

@@ -91,8 +91,8 @@ async def test_responses(stage: Stage, sdk: openai.AsyncOpenAI) -> None:
     assert answer.status == "incomplete"
     assert stage.gateway.metric('streamfleet_gateway_requests_total{code="200",endpoint="/v1/responses"}') == 1
     with pytest.raises(openai.BadRequestError) as caught:
-        await sdk.responses.create(model=MODEL, input="Say hi", store=True)
-    assert caught.value.param == "store"
+        await sdk.responses.create(model=MODEL, input="Say hi", conversation="conv_1")
+    assert caught.value.param == "conversation"
 
 
 POOLED: dict[str, dict[str, Any]] = {

@@ -23,6 +23,7 @@ from tests.scripts.mutants import (
     filling,
     forgetting,
     gateway_batches,
+    gateway_responses,
     hooks,
     housekeeping,
     leases,
@@ -59,6 +60,7 @@ MUTANTS = (
     *tokens.MUTANTS,
     *webhooks.MUTANTS,
     *gateway_batches.MUTANTS,
+    *gateway_responses.MUTANTS,
 )
 HISTORIES = 40
 GIVE_UP_S = 20.0

@@ -40,6 +40,7 @@ from streamfleet.worker.services.tenants import keep_tenants
 from tests.broker import Broker
 from tests.security.batch_job import run_batches
 from tests.security.guarded import NOW, QUEUE, Guarded, allowed
+from tests.security.response_job import erase_responses, store_responses
 from tests.waiting import eventually
 
 BODY = {"prompt": "hi"}
@@ -421,6 +422,7 @@ async def operate(guarded: Guarded, url: str) -> None:
             await awaits(guarded, fleet, client)
             await mends(fleet, me)
             await keys_of_the_gateway(url)
+            await erase_responses(guarded.server.url, url)
             await webhooks_given_up(guarded, url)
             reply = me.keys.reply(client.mailbox.name)
             await fleet.connection.command("XADD", reply, "*", "id", "anything")
@@ -620,6 +622,7 @@ async def serve(guarded: Guarded, url: str) -> None:
         assert (await me.changes("0-0", 1))[1], "it was told"
         await webhooks(url)
         await run_batches(url)
+        await store_responses(url)
     finally:
         await operator.close()
         await me.close()

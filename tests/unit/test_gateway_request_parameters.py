@@ -263,7 +263,8 @@ def test_what_is_the_gateways_own_is_not_sent_on() -> None:
     body = {"model": "small", "service_tier": "flex", "stream": True, "stream_options": {"include_usage": True}}
     assert body_to_enqueue(body, "SmolLM2") == {"model": "SmolLM2", "stream_options": {"include_usage": True}}
     assert body_to_enqueue({"prompt": "hi"}, None) == {"prompt": "hi"}
-    assert body_to_enqueue({"input": "hi"}, None, RESPONSES) == {"input": "hi", "store": False}
+    asked = {"input": "hi", "store": True, "background": False, "previous_response_id": "resp_1"}
+    assert body_to_enqueue(asked, None, RESPONSES) == {"input": "hi", "store": False}
 
 
 @pytest.mark.parametrize(
@@ -286,9 +287,7 @@ def test_the_tier_that_is_told_is_the_lane_that_is_used(
 @pytest.mark.parametrize(
     ("endpoint", "body", "param"),
     [
-        (RESPONSES, {"store": True}, "store"),
         (RESPONSES, {"background": True}, "background"),
-        (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
         (RESPONSES, {"conversation": "conv_1"}, "conversation"),
         (RESPONSES, {"input": ["", {"type": "item_reference", "id": "msg_1"}]}, "input.1"),
         *((endpoint, {"stream": True}, "stream") for endpoint in (SCORE, RERANK, CLASSIFY, POOLING)),

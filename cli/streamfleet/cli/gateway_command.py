@@ -167,15 +167,19 @@ def set_key(
 @keys.command("revoke")
 def revoke(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As `list` shows them.")],
+    erase: Annotated[
+        bool, typer.Option("--erase-responses", help="Delete the responses that are stored for them, too.")
+    ] = False,
     redis_url: RedisUrl = None,
 ) -> None:
     """Let nobody in with these API keys any more, from now on; what was enqueued with them goes on.
 
     ```text
     streamfleet gateway keys revoke 1f0a9c3b5d7e2468
+    streamfleet gateway keys revoke 1f0a9c3b5d7e2468 --erase-responses
     ```
     """
-    run(_revoke(redis_url, ids))
+    run(_revoke(redis_url, ids, erase=erase))
 
 
 def _broker(redis_url: str | None) -> GatewayBroker:
@@ -260,18 +264,31 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
         out("no API keys; make one: streamfleet gateway keys create NAME")
 
 
-async def _revoke(redis_url: str | None, ids: list[str]) -> None:
+async def _revoke(redis_url: str | None, ids: list[str], *, erase: bool) -> None:
     for each in ids:
         _check_id(each)
     broker = _broker(redis_url)
     try:
+        tenants = {record.id: record.tenant for record in await broker.records()} if erase else {}
         missing = [each for each in ids if not await broker.revoke(each)]
+        for each, tenant in tenants.items():
+            if each in ids:
+                await _erase(broker, tenant, each)
     finally:
         await broker.close()
     for each in ids:
         say(f"{each}: {'there is no such key' if each in missing else 'revoked'}")
     if missing:
         raise typer.Exit(FAILED)
+
+
+async def _erase(broker: GatewayBroker, tenant: str, key_id: str) -> None:
+    """Delete the responses that are stored for a key."""
+    from streamfleet.gateway.broker.responses import ResponseBroker, ResponseNames
+
+    stored = ResponseBroker(broker.connection, ResponseNames(broker.names.base))
+    for each in await stored.ids_of(tenant, key_id):
+        await stored.delete(tenant, each)
 
 
 def _check_id(text: str) -> None:

@@ -195,6 +195,9 @@ class GatewaySettings(BatchSettings, WebhookSettings):
             "silent connections; an error after that is a cut connection."
         ),
     )
+    gateway_store_responses: Literal["on", "off"] = Field(
+        "on", description="off: a response is stored only where its caller sends `store: true`."
+    )
     gateway_origins: Listed[str] = Field(
         (), description="Origins whose pages may call from a browser (CORS), with commas between; * for all."
     )

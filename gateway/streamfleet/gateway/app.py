@@ -30,6 +30,7 @@ from streamfleet.gateway.errors import (
 )
 from streamfleet.gateway.files import routes as files
 from streamfleet.gateway.gateway import Gateway
+from streamfleet.gateway.responses import routes as responses
 from streamfleet.gateway.simple import routes as simple
 from streamfleet.gateway.ui import routes as ui
 
@@ -38,6 +39,7 @@ ROUTERS = (
     inference.router,
     model_routes.router,
     streaming.router,
+    responses.router,
     health.router,
     files.router,
     batches.router,

@@ -66,6 +66,17 @@ class AuthContext:
         room = self.gateway.bodies.hold(self.caller.tenant)
         return await read_body(self.request, most_bytes, room, setting)
 
+    def hold_body(self, size: int) -> None:
+        """Count what is added to the request's body as held, as long as that. Raises ApiError if there is no room."""
+        room, release = self.gateway.bodies.hold(self.caller.tenant), self.call.release
+        room.add(size)
+
+        def release_both() -> None:
+            room.release()
+            release()
+
+        self.call.release = release_both
+
     def hold_answer(self, size: int) -> None:
         """Count a large answer as held until it is sent. Raises ApiError if there is no room for it."""
         if size > SMALL_ANSWER_BYTES:

@@ -46,6 +46,7 @@ class Framing:
         event_ids: True for a reader that can resume: its chunks have ids, and a comment breaks a silence. For others
             a chunk without text does, because many readers know only `data:` lines.
         tier: `service_tier` in every chunk; None for none.
+        said: fields of a response object that the gateway says, such as `previous_response_id`.
         endpoint: of the request; empty where the first chunk has to tell whether it is a response.
         request_id, model: of the request, for chunks before the engine's first.
         had: number of events that a reader of a response has.
@@ -57,6 +58,7 @@ class Framing:
     request_id: str = ""
     model: str = ""
     had: int = 0
+    said: Mapping[str, Any] = field(default_factory=dict)
     _first: str = ""
     _head: dict[str, Any] = field(default_factory=dict)
     _last: str = ""  # event of a response
@@ -127,14 +129,14 @@ class Framing:
         return frame({**told, "sequence_number": number, "error": error.error}, event="error")
 
     def _event(self, chunk_id: str, raw: str) -> bytes:
-        """Returns an event of a response, named by its type; `service_tier` is a field of the response itself."""
+        """Returns an event of a response, named by its type; what the gateway says is in the response itself."""
         kind, self._last = event_type(raw), raw
         if not kind.startswith(_OF_RESPONSES) and "choices" in json.loads(raw):
             raise request_not_found()
-        if "\r" in raw or (self.tier is not None and '"response"' in raw):
+        if "\r" in raw or (self.said and '"response"' in raw):
             data = json.loads(raw)
             if isinstance(data.get("response"), dict):
-                data["response"] |= tier_field(self.tier)
+                data["response"] |= self.said
             raw = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
         line = raw if raw.isascii() else single_line(raw)
         named = f"event: {kind}\n" if kind else ""

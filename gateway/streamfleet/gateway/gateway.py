@@ -29,6 +29,7 @@ from streamfleet.gateway.broker.api_keys import GatewayBroker
 from streamfleet.gateway.left_tries import LeftTries
 from streamfleet.gateway.models import Models
 from streamfleet.gateway.queues import Queues, open_connection
+from streamfleet.gateway.responses.service import Responses
 from streamfleet.gateway.shared_counts import SharedCounts
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.session import UiSession
@@ -62,6 +63,7 @@ class Gateway:
         queues: clients by queue.
         models: model names and their queues.
         batching: files, batches and the simple service.
+        responses: stored responses.
         webhooks: announce the ends of batches and jobs.
         authenticator: authenticates callers, and applies their rate limits.
         budget: tokens that callers may use.
@@ -91,6 +93,8 @@ class Gateway:
         self.authenticator = Authenticator(keys, self.clock, rules.follow, settings.gateway_origins)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget, shared)
+        stores = settings.gateway_store_responses == "on"
+        self.responses = Responses(self.batching.files, self.queues, self.clock, stores=stores)
         self.ui_session = UiSession(queue_settings, settings, self.clock)
         self.draining = False
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -117,6 +121,7 @@ class Gateway:
         if self._background_tasks:
             await asyncio.wait(set(self._background_tasks), timeout=FINISHING_S)
         await self.budget.close()
+        await self.responses.close()
         await self.batching.close()
         await self.webhooks.stop(FINISHING_S)
         await self.ui_session.close()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -43,6 +43,7 @@ from streamfleet.common.protocol import (
 from streamfleet.common.results import Result
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.broker.api_keys import Held
+from streamfleet.gateway.broker.responses import ResponseRecord
 from streamfleet.gateway.disconnect import CallerLeft
 from streamfleet.gateway.document import (
     AFTER,
@@ -68,6 +69,7 @@ from streamfleet.gateway.request_parameters import (
     leave_out_tools,
     request_id,
 )
+from streamfleet.gateway.responses.service import Asked
 from streamfleet.gateway.streaming import Reading, open_stream
 from streamfleet.gateway.token_budget import Reservation, used_tokens
 from streamfleet.producer.client import Client
@@ -109,6 +111,8 @@ class Enqueued:
         reservation: of the caller's tokens; None where it has no limit.
         model: the workers' name of its model; empty if it names none.
         fingerprint: equal for equal tries; empty if no other try may take the request over.
+        said: fields of the answer that the gateway says, such as `service_tier`.
+        record: of a response that is stored; None for none.
     """
 
     context: AuthContext
@@ -118,6 +122,13 @@ class Enqueued:
     reservation: Reservation | None
     model: str
     fingerprint: str = ""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    record: ResponseRecord | None = None
+
+    @property
+    def settles(self) -> bool:
+        """True if its result is to be told to `settle`."""
+        return self.reservation is not None or self.record is not None
 
     @property
     def wait_s(self) -> float:
@@ -138,7 +149,7 @@ class Enqueued:
             self.abandon()
 
     async def settle(self, result: Result | None) -> None:
-        """Charge the caller what the request used.
+        """Charge the caller what the request used, and finish a stored response.
 
         Args:
             result: None where Redis lost the request.
@@ -146,6 +157,8 @@ class Enqueued:
         if self.reservation is not None:
             used = 0 if result is None else used_tokens(result, self.reservation)
             await self.context.gateway.budget.settle(self.reservation, used)
+        if self.record is not None and not self.record.ended and result is not None:
+            await self.context.gateway.responses.finish(self.record, result)
 
     async def _cancel(self) -> None:
         if self.parameters.continue_on_disconnect:
@@ -176,7 +189,7 @@ async def embeddings(request: Request) -> Response:
 
 @router.post(RESPONSES, **operation({200: _STREAMED}, _ERRORS, body("ResponseRequest"), _STREAMING))
 async def responses(request: Request) -> Response:
-    """An answer of the Responses API, stored nowhere."""
+    """An answer of the Responses API."""
     return await answer(request, RESPONSES)
 
 
@@ -245,13 +258,13 @@ async def whole_answer(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[Non
     except RequestLost:
         enqueued.context.gateway.run_in_background(enqueued.settle(None), "put back tokens")
         raise
-    if enqueued.reservation is not None:
-        enqueued.context.gateway.run_in_background(enqueued.settle(result), "settle tokens")
+    if enqueued.settles:
+        enqueued.context.gateway.run_in_background(enqueued.settle(result), "settle a request")
     if not result.ok:
         raise result_to_api_error(result)
     said = result.fields.get("response", "{}")
-    if enqueued.parameters.tier is not None:
-        said = json.dumps({**(result.response or {}), **tier_field(enqueued.parameters.tier)}, separators=(",", ":"))
+    if enqueued.said:
+        said = json.dumps({**(result.response or {}), **enqueued.said}, separators=(",", ":"))
     return Response(said, media_type="application/json")
 
 
@@ -259,16 +272,14 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     """Check a request and put it into its queue. Raises as `answer`."""
     context = await authenticate(request, requests=1)
     gateway, call, caller = context.gateway, context.call, context.caller
-    most_bytes = gateway.queue_settings.max_body_bytes
-    raw = await context.read_body(most_bytes, "STREAMFLEET_MAX_BODY_BYTES")
-    body, size = await offload(len(raw), parse_body, raw, most_bytes), len(raw)
+    raw = await context.read_body(gateway.queue_settings.max_body_bytes, "STREAMFLEET_MAX_BODY_BYTES")
     name = request.headers.get("idempotency-key")
     digest = ""
-    check_fields(endpoint, body)
-    body, left_out = leave_out_tools(body) if endpoint == RESPONSES else (body, [])
+    asked, left_out = await _read(context, endpoint, raw)
+    body, size = asked.body, len(raw) + asked.added
     parameters = context.read_parameters(body)
     if parameters.tries and not name:
-        digest = (await offload(size, hashlib.blake2b, raw, digest_size=16)).hexdigest()
+        digest = (await offload(len(raw), hashlib.blake2b, raw, digest_size=16)).hexdigest()
     del raw  # beside what was read from it, and what is sent of that
     chosen = await gateway.models.choose(body.get("model"), endpoint)
     context.show_ignored([*left_out, *gateway.models.ignored(chosen, endpoint, body)])
@@ -276,6 +287,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     left_id = await gateway.left_tries.take(fingerprint) if fingerprint and parameters.tries < SDK_TRIES else None
     own_id = left_id or request_id(caller.owner, name)
     call.set_request_id(own_id)
+    parameters = _in_chain(parameters, asked, own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     held = Held(chosen.queue, own_id, named=bool(name))
     if left_id:
@@ -302,7 +314,44 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
     call.release()
-    return Enqueued(context, parameters, client, handle, reservation, sent.get("model") or "", fingerprint)
+    said = {**asked.said, **tier_field(parameters.tier)}
+    enqueued = Enqueued(context, parameters, client, handle, reservation, sent.get("model") or "", fingerprint, said)
+    return await _store(enqueued, asked, chosen.queue) if asked.store else enqueued
+
+
+async def _read(context: AuthContext, endpoint: str, raw: bytes) -> tuple[Asked, list[str]]:
+    """Returns what a call asks, and the names of tools that are left out. Raises as `answer`."""
+    most_bytes = context.gateway.queue_settings.max_body_bytes
+    body = await offload(len(raw), parse_body, raw, most_bytes)
+    check_fields(endpoint, body)
+    if endpoint != RESPONSES:
+        return Asked(body, len(raw), store=False), []
+    body, left_out = leave_out_tools(body)
+    asked = await context.gateway.responses.read(context.caller, body, len(raw), most_bytes)
+    if asked.added:
+        context.hold_body(asked.added)
+    return asked, left_out
+
+
+def _in_chain(parameters: RequestParameters, asked: Asked, own_id: str) -> RequestParameters:
+    """The parameters with the chain of a stored response as session, so that its turns find their cache."""
+    if parameters.session is not None or not (asked.store or asked.root):
+        return parameters
+    return replace(parameters, session=asked.root or own_id)
+
+
+async def _store(enqueued: Enqueued, asked: Asked, queue: str) -> Enqueued:
+    """Store a response whose request was enqueued. Raises as `answer`."""
+    tenant = enqueued.context.caller.tenant or ""
+    record = ResponseRecord(enqueued.handle.id, tenant, queue, asked.previous, asked.root or enqueued.handle.id)
+    try:
+        record = await enqueued.context.gateway.responses.open(
+            record, asked, enqueued.said, existing=enqueued.handle.existing
+        )
+    except (ApiError, StreamfleetError):
+        enqueued.abandon()
+        raise
+    return replace(enqueued, record=record)
 
 
 async def wait_for(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Result:
@@ -393,8 +442,15 @@ def _reading(enqueued: Enqueued, endpoint: str) -> Reading:
         restart_events=parameters.restart_events,
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
-        on_result=enqueued.settle if enqueued.reservation is not None else None,
-        framing=Framing(parameters.event_ids, parameters.tier, endpoint, enqueued.handle.id, enqueued.model),
+        on_result=enqueued.settle if enqueued.settles else None,
+        framing=Framing(
+            parameters.event_ids,
+            parameters.tier,
+            endpoint,
+            enqueued.handle.id,
+            enqueued.model,
+            said=enqueued.said,
+        ),
         lane=parameters.lane,
         at_once=parameters.tells_expected,
     )

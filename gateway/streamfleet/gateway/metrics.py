@@ -38,7 +38,7 @@ ENDPOINTS = (
     "/livez",
     "/readyz",
 )
-WITH_IDS = ("/v1/models", "/v1/streams", "/v1/files", "/v1/batches", "/v1/batch", "/ui")
+WITH_IDS = ("/v1/models", "/v1/streams", "/v1/responses", "/v1/files", "/v1/batches", "/v1/batch", "/ui")
 """Endpoints below which there are further paths."""
 OTHER = "other"
 STREAM_ENDS = WHOLE, ERROR, LEFT, CUT = "whole", "error", "left", "cut"
@@ -66,6 +66,7 @@ REASONS = (
     "queue_full",
     "likely_late",
     "requests_per_minute",
+    "responses",
     "slow_reader",
     "tokens_per_minute",
     "uploads",

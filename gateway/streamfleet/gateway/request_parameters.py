@@ -52,8 +52,9 @@ REQUIRED_FIELDS = {
 BATCH_ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, SCORE, RERANK)
 """Endpoints that lines of a batch may name."""
 _WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
-_STORED_RESPONSE_FIELDS = ("store", "background", "previous_response_id", "conversation")
-"""Fields of the Responses API that need stored responses, which a gateway does not have."""
+_UNSUPPORTED_RESPONSE_FIELDS = ("background", "conversation")
+_GATEWAYS_RESPONSE_FIELDS = ("background", "previous_response_id")
+"""Fields of the Responses API that the gateway obeys, and engines do not get."""
 _NEEDS_SERVER = re.compile(
     r"(?:web_search|file_search|code_interpreter|mcp|image_generation)"
     r"(?:_preview)?(?:_[0-9]{4}_[0-9]{2}_[0-9]{2}|_call\.[a-z_.]{1,40})?"
@@ -182,7 +183,7 @@ def read_parameters(
         InvalidRequest: a header or field is wrong; `param` names it.
         ApiError: the caller may not use this lane.
     """
-    stream = _read_flag(body, "stream")
+    stream = read_flag(body, "stream")
     tries = _read_tries(headers)
     deadline_ms, ttl_ms = _read_deadline(headers, bounds, now_ms, stream, tries)
     lane = _read_lane(headers, body, bounds.lanes)
@@ -264,9 +265,9 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
     if endpoint in _WITHOUT_STREAM and body.get("stream"):
         raise InvalidRequest(f"is not supported: {endpoint} answers as a whole", "stream", "unsupported_parameter")
     if endpoint == RESPONSES:
-        for name in _STORED_RESPONSE_FIELDS:
+        for name in _UNSUPPORTED_RESPONSE_FIELDS:
             if body.get(name):
-                text = "is not supported: responses are not stored; send the whole conversation as input"
+                text = "is not supported; a conversation goes on with previous_response_id"
                 raise InvalidRequest(text, name, "unsupported_parameter")
         given = body["input"]
         for at, item in enumerate(given if isinstance(given, list) else ()):
@@ -339,6 +340,7 @@ def body_to_enqueue(body: Mapping[str, Any], served: str | None, endpoint: str =
     """
     kept = {name: value for name, value in body.items() if name not in ("service_tier", "stream")}
     if endpoint == RESPONSES:
+        kept = {name: value for name, value in kept.items() if name not in _GATEWAYS_RESPONSE_FIELDS}
         kept["store"] = False  # engines may take an absent value for true
     if served is not None:
         kept["model"] = served
@@ -462,7 +464,8 @@ def _continue_on_disconnect(headers: Mapping[str, str], default: bool) -> bool:
     return given == "continue"
 
 
-def _read_flag(body: Mapping[str, Any], name: str) -> bool:
+def read_flag(body: Mapping[str, Any], name: str) -> bool:
+    """A flag of a body; False if it is absent. Raises InvalidRequest."""
     value = body.get(name)
     if not isinstance(value, bool | None):
         raise InvalidRequest("must be true or false", name, "invalid_type")

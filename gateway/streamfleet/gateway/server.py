@@ -229,6 +229,7 @@ async def _serve(
     gateway.authenticator.start()
     gateway.budget.start()
     gateway.batching.start()
+    gateway.responses.start()
     if settings.gateway_webhooks_per_host:  # else other processes have all of it
         gateway.webhooks.start()
     health.start()

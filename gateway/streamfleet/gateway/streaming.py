@@ -24,8 +24,9 @@ from streamfleet.common.protocol import RESPONSES, Lane
 from streamfleet.common.results import Result
 from streamfleet.gateway import metrics
 from streamfleet.gateway.auth_context import AuthContext, authenticate
+from streamfleet.gateway.broker.responses import PREFIX
 from streamfleet.gateway.disconnect import CallerLeft, DisconnectWatcher
-from streamfleet.gateway.document import AFTER, COUNT, EXPECTED, RESTARTS, SSE, answers, operation, query
+from streamfleet.gateway.document import AFTER, EXPECTED, RESTARTS, SSE, answers, operation
 from streamfleet.gateway.edge import DirectWriter
 from streamfleet.gateway.errors import (
     SERVER,
@@ -362,8 +363,6 @@ async def _finish(task: asyncio.Future[Any], source: AsyncGenerator[bytes, None]
 
 router = APIRouter(tags=["models"])
 _ERRORS = (400, 404, 499, 504, "4XX", "5XX")
-PREFIX = "resp_"
-"""Beginning of a response's id; its request's id follows."""
 ENDED = {"description": "the stream has ended, and nothing is left behind `Last-Event-ID`"}
 
 
@@ -379,24 +378,9 @@ async def stream(request: Request, request_id: str) -> Response:
     return await _read_again(await authenticate(request, requests=1), request, request_id)
 
 
-@router.get(
-    RESPONSES + "/{response_id}",
-    **operation(
-        {200: answers("EngineAnswer", SSE), 204: ENDED},
-        _ERRORS,
-        parameters=(
-            query("stream", {"type": "string", "enum": ["true"]}, "needed: responses are not stored"),
-            query("starting_after", COUNT, "`sequence_number` of the last event that you have"),
-            *(AFTER, RESTARTS, EXPECTED),
-        ),
-    ),
-)
 async def response_stream(request: Request, response_id: str) -> Response:
     """The events of a response that was streamed, as long as they are kept. Its `id` has that of its request."""
     context, asked = await authenticate(request, requests=1), request.query_params
-    if asked.get("stream") != "true":
-        text = "must be true: responses are not stored, only their events for a time"
-        raise InvalidRequest(text, "stream", "unsupported_parameter")
     after = asked.get("starting_after", "")
     if not (after.isascii() and after.isdigit() and len(after) < 10) and after:
         raise InvalidRequest("must be the sequence_number of an event", "starting_after")

@@ -73,6 +73,7 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "webhook_requeue",
         "set_tenant",
         "gateway_change",
+        "gateway_response_delete",
     ),
     Role.GATEWAY: (
         "enqueue",
@@ -90,6 +91,10 @@ VERBS: dict[Role, tuple[str, ...]] = {
         "gateway_batch_save",
         "gateway_batch_cancel",
         "gateway_batch_finish",
+        "gateway_response_add",
+        "gateway_response_finish",
+        "gateway_response_delete",
+        "gateway_response_chain",
         "webhook_announce",
         "webhook_take",
         "webhook_settle",
@@ -341,6 +346,12 @@ def _operator(p: Patterns) -> list[Grant]:
         Grant(("eval", "evalsha", "hset", "hget", "hgetall", "hkeys", "hdel"), p.beside(BOTH, "keys")),
         Grant(("xadd",), p.beside(WRITE, "key_changes")),
         Grant(("del",), p.beside(WRITE, "left:*")),
+        # gateway keys revoke --erase-responses
+        Grant(("eval", "evalsha"), p.beside(BOTH, "response:*", "responses:*", "open_responses", "use:*", "loose")),
+        Grant(("hget", "hmget", "del"), p.beside(BOTH, "response:*")),
+        Grant(("zrange", "zrem"), p.beside(BOTH, "responses:*", "open_responses")),
+        Grant(("hget", "hincrby", "hdel"), p.beside(BOTH, "use:*")),
+        Grant(("zadd",), p.beside(WRITE, "loose")),
         # gateway webhooks; not their secrets
         Grant(("eval", "evalsha"), p.beside(BOTH, "webhooks:*")),
         Grant(("xrange", "xrevrange", "xdel"), p.beside(BOTH, "webhooks:dead")),
@@ -385,6 +396,9 @@ def _files_and_batches(p: Patterns) -> list[Grant]:
         Grant(("rpush", "lrange", "exists", "del"), p.beside(BOTH, "parts:*")),
         Grant(sorted_sets, p.beside(BOTH, *by_tenant, *all_tenants)),
         Grant(("get", "getbit", "setbit", "del"), p.beside(BOTH, "done:*")),
+        Grant(("hset", "hget", "hmget", "hgetall", "pexpire", "del"), p.beside(BOTH, "response:*")),
+        Grant(("zadd", "zcard", "zrange", "zrem", "pexpire"), p.beside(BOTH, "responses:*")),
+        Grant(("zadd", "zrem", "zscore", "zrangebyscore"), p.beside(BOTH, "open_responses")),
     ]
 
 

@@ -46,14 +46,14 @@ def read_page(query: Mapping[str, str], kind: str, usual: int, most: int) -> Pag
 
     Args:
         query: `after`, `limit`, `order`; all optional.
-        kind: prefix of the ids.
+        kind: prefix of the ids; empty for ids of any form.
         usual, most: default and largest limit.
 
     Raises:
         InvalidRequest: a parameter is wrong.
     """
     after, limit, order = query.get("after", ""), query.get("limit", str(usual)), query.get("order", "desc")
-    if after and not is_id(after, kind):
+    if after and kind and not is_id(after, kind):
         raise InvalidRequest(f"must be the id of the last one that you have, {kind}…, not {after[:40]!r}", "after")
     if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= most):
         raise InvalidRequest(f"must be a number from 1 to {most}", "limit")

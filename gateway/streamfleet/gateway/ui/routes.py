@@ -24,6 +24,7 @@ from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import parse_body
 from streamfleet.gateway.authentication import check_own_site
 from streamfleet.gateway.body import read_body
+from streamfleet.gateway.broker.responses import PREFIX, ResponseRecord
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, SERVER, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
@@ -169,7 +170,14 @@ async def request_trace(request: Request, request_id: str) -> dict[str, Any]:
     queue = _queue(gateway, request.query_params.get("queue"))
     found = await _trace(gateway, queue, request_id)
     values = await offload(gateway.queue_settings.max_body_bytes, trace_object, found)
-    return {"object": "ui.request", "queue": queue, **values}
+    stored = (await gateway.responses.broker.records([found.request_id]))[0]
+    return {"object": "ui.request", "queue": queue, **values, "response": stored and _stored_object(stored)}
+
+
+def _stored_object(record: ResponseRecord) -> dict[str, str]:
+    """Returns the stored response of a request."""
+    before = record.previous and f"{PREFIX}{record.previous}"
+    return {"id": f"{PREFIX}{record.id}", "status": record.status, "previous": before}
 
 
 @router.get("/ui/api/dead")

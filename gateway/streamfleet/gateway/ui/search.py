@@ -13,6 +13,7 @@ from typing import Any
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.protocol import LANES, Lane, is_request_id
 from streamfleet.common.results import Result
+from streamfleet.gateway.broker.responses import PREFIX
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.inspecting import Fields, read_entry_name
 from streamfleet.operator.dead_letters import DeadLetter, read_letter
@@ -114,7 +115,7 @@ async def search(broker: OperatorBroker, criteria: SearchCriteria) -> SearchResu
 
 
 async def _find_by_id(broker: OperatorBroker, criteria: SearchCriteria) -> dict[str, Any] | None:
-    name = criteria.text
+    name = criteria.text.removeprefix(PREFIX)
     if not (is_request_id(name) or read_entry_name(name)):
         return None
     view = await look_up(ProducerBroker.of(broker), name)

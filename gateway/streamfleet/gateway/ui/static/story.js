@@ -118,6 +118,8 @@ export function factsOf(story) {
     of("Took", timings && tookText(timings)),
     of("Tokens", usage && tokensText(usage)),
     of("Result kept", story.kept_ms === null ? null : `for ${span(story.kept_ms / 1000)}`),
+    of("Response", story.response && `${story.response.id}, ${story.response.status}`),
+    of("Goes on from", story.response?.previous),
     of("Trace", story.traceparent), of("Meta", story.meta),
     of("Warnings", story.warnings?.join("; ")),
   ].filter(Boolean);

@@ -1,0 +1,46 @@
+-- @include gateway_use
+-- Stored responses of a tenant. KEYS[1] is the response, a hash; KEYS[2] the responses of its tenant, a sorted set of
+-- `<id> <bytes>` by their creation; KEYS[3] what its tenant uses, a hash; KEYS[4] contents that no file owns; KEYS[5]
+-- responses that have not ended. ARGV[1] is its id.
+local call = redis.call
+local BASE = string.sub(KEYS[1], 1, -#ARGV[1] - 1)
+
+-- A text is in the record itself, or stored elsewhere: then it is `@<bytes> <name of the content>`.
+local function let_go(texts)
+  for _, text in ipairs(texts) do
+    local name = string.match(text or '', '^@%d+ (.*)$')
+    if name then call('ZADD', KEYS[4], 0, name) end
+  end
+end
+
+local function forget(member)
+  local id, bytes = string.match(member, '^(%S+) (%d+)$')
+  local texts = call('HMGET', BASE .. id, 'input', 'response', 'output')
+  call('DEL', BASE .. id)   -- first: it needs no memory, and a full server then allows the rest too
+  call('ZREM', KEYS[2], member)
+  call('ZREM', KEYS[5], id)
+  give_back(KEYS[3], 'response_bytes', tonumber(bytes), used(KEYS[3], 'response_bytes'))
+  let_go({texts[1] or '', texts[2] or '', texts[3] or ''})
+end
+
+-- Delete the oldest that have ended, until so many more with so many bytes fit. False if an older one has not ended.
+local function make_room(most, most_bytes, oldest_ms, more, bytes)
+  while true do
+    local first = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+    if not first[1] then
+      call('HDEL', KEYS[3], 'response_bytes')   -- the set has expired
+      return true
+    end
+    local full = call('ZCARD', KEYS[2]) + more > most or used(KEYS[3], 'response_bytes') + bytes > most_bytes
+    if not full and tonumber(first[2]) > oldest_ms then return true end
+    -- @guard gateway_response_add: what has not ended stays
+    if call('ZSCORE', KEYS[5], string.match(first[1], '^%S+')) then return not full end
+    forget(first[1])
+  end
+end
+
+local function keep(created_ms, bytes, life_ms)
+  call('ZADD', KEYS[2], created_ms, ARGV[1] .. ' ' .. bytes)
+  call('PEXPIRE', KEYS[2], life_ms)
+  call('HINCRBY', KEYS[3], 'response_bytes', bytes)
+end

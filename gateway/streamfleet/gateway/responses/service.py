@@ -1,0 +1,290 @@
+"""Stored responses of one gateway process: open when a request is enqueued, finished with its result, read by chains.
+
+The gateway that answers a request finishes its response. Where that one died, or nobody waits, another does: whoever
+reads an open response looks for its result first, and every gateway looks through the open ones. vLLM's own store is
+never used: the request of a later turn has the whole conversation, put together from what each turn has stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from streamfleet.common.clock import Clock
+from streamfleet.common.errors import InvalidRequest, RequestLost, StreamfleetError
+from streamfleet.common.protocol import Status
+from streamfleet.common.results import Result
+from streamfleet.gateway.authentication import Caller
+from streamfleet.gateway.batch_records import Part
+from streamfleet.gateway.broker.responses import (
+    KEPT_MS,
+    MOST_RESPONSES,
+    PREFIX,
+    ChainCode,
+    ResponseBroker,
+    ResponseNames,
+    ResponseRecord,
+    stored_part,
+    text_bytes,
+)
+from streamfleet.gateway.errors import (
+    FULL_S,
+    LIMITED,
+    ApiError,
+    exception_to_api_error,
+    result_to_api_error,
+    retry_after,
+)
+from streamfleet.gateway.files.files import Files
+from streamfleet.gateway.files.store import ContentGone
+from streamfleet.gateway.offload import offload
+from streamfleet.gateway.queues import Queues
+from streamfleet.gateway.request_parameters import belongs_to, read_flag
+
+log = structlog.get_logger(__name__)
+MOST_INLINE_BYTES = 16_384
+"""Of a text in Redis; a longer one is in the store of files."""
+SWEEP_S, SWEPT_AT_ONCE = 1.0, 100
+LOOK_MS = 30_000
+"""Time between two looks at an open response; the gateway that answers it finishes it earlier."""
+UNKNOWN_MS = 30_000
+"""After this time, a request unknown to its queue is lost."""
+CONTINUED = ("completed", "incomplete")
+"""Statuses of responses that a chain may go on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of the Responses API asks of the gateway.
+
+    Attributes:
+        body, size: its body, with the conversation so far in front of its own input; its bytes as it came.
+        input: its own input items.
+        added: bytes of that conversation.
+        store: True if it is to be stored.
+        previous, root: as in `ResponseRecord`; both empty without a chain.
+        said: fields of the response object that the gateway says.
+    """
+
+    body: dict[str, Any]
+    size: int
+    input: list[Any] = field(default_factory=list)
+    added: int = 0
+    store: bool = True
+    previous: str = ""
+    root: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
+
+
+class Responses:
+    """Stored responses of one process.
+
+    Args:
+        files: the store of long texts.
+        queues: hold the requests.
+        clock: for the pauses between looks.
+        stores: True if a response is stored whose caller does not say.
+    """
+
+    def __init__(self, files: Files, queues: Queues, clock: Clock, *, stores: bool) -> None:
+        self._files, self._queues, self._clock, self._stores = files, queues, clock, stores
+        self.broker = ResponseBroker(files.broker.connection, ResponseNames(files.broker.names.base))
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Finish open responses from now on."""
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
+
+    async def close(self) -> None:
+        """Stop that."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait((self._sweeping,))
+
+    async def read(self, caller: Caller, body: dict[str, Any], size: int, most_bytes: int) -> Asked:
+        """Read what a call asks, and put the conversation so far in front of its input.
+
+        Args:
+            caller: sends it.
+            body, size: the OpenAI request, and its bytes.
+            most_bytes: of the conversation.
+
+        Raises:
+            InvalidRequest: a field is wrong, or the conversation is too long.
+            ApiError: there is no such response.
+        """
+        given = body["input"]
+        items = given if isinstance(given, list) else [{"role": "user", "content": given}]
+        store = self._stores if body.get("store") is None else read_flag(body, "store")
+        previous = body.get("previous_response_id")
+        if previous is None:
+            return Asked(body, size, items, store=store)
+        if not isinstance(previous, str):
+            raise InvalidRequest("must be a string", "previous_response_id", "invalid_type")
+        record = await self.find(caller, previous)
+        if record is None:
+            raise _previous_not_found(previous)
+        if record.status not in CONTINUED:
+            text = f"names a response that is {record.status}: no other can go on from it"
+            raise InvalidRequest(text, "previous_response_id")
+        code, turns = await self.broker.chain(record.id, most_bytes)
+        if code is ChainCode.GONE:
+            raise _previous_not_found(previous)
+        if code is ChainCode.TOO_LONG:
+            text = f"names a conversation of more than {most_bytes} bytes, or of too many responses"
+            raise InvalidRequest(text, "previous_response_id", "context_length_exceeded")
+        texts = [text for turn in reversed(turns) for text in (turn.input, turn.output)]
+        parts = await asyncio.gather(*map(self.load, texts))
+        history = [item for part in parts for item in part]
+        added = sum(map(text_bytes, texts))
+        body, said = {**body, "input": [*history, *items]}, {"previous_response_id": previous}
+        return Asked(body, size, items, added, store, record.id, turns[0].root, said)
+
+    async def open(
+        self, record: ResponseRecord, asked: Asked, said: Mapping[str, Any], *, existing: bool
+    ) -> ResponseRecord:
+        """Store a response whose request was enqueued; where it is stored, return it as it is.
+
+        Args:
+            record: the response, still without texts.
+            asked: what its call asks.
+            said: as in `Enqueued`.
+            existing: True if the request was enqueued before.
+
+        Raises:
+            ApiError: too many of the tenant's have not ended.
+            StoreUnavailable: a long text cannot be stored.
+        """
+        if existing and (known := (await self.broker.records([record.id]))[0]) is not None:
+            return known
+        record = replace(record, said=_dump(said), input=await self._keep(record.id, asked.input, asked.size))
+        created_ms = await self.broker.add(record, LOOK_MS)
+        if created_ms is None:
+            text = (
+                f"{MOST_RESPONSES} responses of this tenant, or all bytes that it may have, have not ended; try again"
+            )
+            raise ApiError(429, text, "too_many_responses", LIMITED, headers=retry_after(FULL_S), reason="responses")
+        return replace(record, created_ms=created_ms)
+
+    async def finish(self, record: ResponseRecord, result: Result | None) -> None:
+        """End a stored response with its result; None where Redis lost its request. Only the first call counts."""
+        changes = {"status": "failed"}
+        if result is not None and result.ok:
+            response = {**(result.response or {}), **json.loads(record.said)}
+            output = response.pop("output", [])
+            changes["status"] = "incomplete" if response.get("status") == "incomplete" else "completed"
+            size = len(result.fields.get("response", ""))
+            changes["response"] = await self._keep(record.id, response, size)
+            changes["output"] = await self._keep(record.id, output, size)
+        elif result is not None and result.status is Status.CANCELLED:
+            changes["status"] = "cancelled"
+        else:
+            lost = exception_to_api_error(RequestLost(record.id))
+            error = lost if result is None else result_to_api_error(result)
+            changes["error"] = _dump({"code": error.code, "message": error.error["message"]})
+        if not await self.broker.finish(record, changes):
+            parts = map(stored_part, changes.values())
+            await self._files.discard([part.name for part in parts if part is not None])
+
+    async def find(self, caller: Caller, response_id: str) -> ResponseRecord | None:
+        """One of the caller's responses, finished if its request has ended; None if there is none."""
+        request_id = response_id.removeprefix(PREFIX)
+        if request_id == response_id or not belongs_to(caller.owner, request_id):
+            return None
+        record = (await self.broker.records([request_id]))[0]
+        return None if record is None else await self._finished(record)
+
+    async def shown(self, record: ResponseRecord) -> dict[str, Any]:
+        """Returns a response as OpenAI shows it."""
+        response, output = await asyncio.gather(self.load(record.response), self.load(record.output))
+        usual = {
+            "id": f"{PREFIX}{record.id}",
+            "object": "response",
+            "created_at": record.created_ms // 1000,
+            "incomplete_details": None,
+            "model": "",
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": None,
+        }
+        told = {"status": record.status, "error": json.loads(record.error or "null"), "output": output}
+        return {**usual, **response, **json.loads(record.said), **told, "store": True}
+
+    async def load(self, text: str) -> Any:
+        """Returns the value of one of a record's texts.
+
+        Raises:
+            ApiError: its content was deleted from the store.
+            StoreUnavailable: the store failed.
+        """
+        part = stored_part(text)
+        if part is None:
+            return json.loads(text)
+        try:
+            data = b"".join([block async for block in self._files.read([part])])
+        except ContentGone:
+            raise ApiError(404, "the content of the response is not in the store any more", "content_gone") from None
+        return await offload(len(data), json.loads, data)
+
+    async def _keep(self, request_id: str, value: Any, size: int) -> str:
+        """Returns a text for a record, after storing it if it is long; `size` is about its bytes. Raises as `open`."""
+        text = await offload(size, _dump, value)
+        data = text.encode(errors="backslashreplace")  # half of a pair of surrogates, as JSON escapes it
+        if len(data) <= MOST_INLINE_BYTES:
+            return data.decode()
+        name = self._files.store.new_name(f"{PREFIX}{request_id}")
+        await self._files.broker.hold([name], KEPT_MS)  # `Files.sweep` deletes it after the record
+        await self._files.store.put(name, data)
+        return "@" + Part(name, len(data)).encoded()
+
+    async def _finished(self, record: ResponseRecord) -> ResponseRecord:
+        """Finish an open response if its request has ended, and return it."""
+        if record.ended:
+            return record
+        queue = (await self._queues.client(record.queue)).broker
+        known, result = await queue.known([record.id]), await queue.result(record.id)
+        if result is None and (known != [None] or await self.broker.now_ms() - record.created_ms < UNKNOWN_MS):
+            return record
+        await self.finish(record, result)
+        return (await self.broker.records([record.id]))[0] or record
+
+    async def sweep(self) -> int:
+        """Finish open responses whose requests have ended. Returns how many were looked at."""
+        ids = await self.broker.due(SWEPT_AT_ONCE, LOOK_MS)
+        for each, record in zip(ids, await self.broker.records(ids), strict=True):
+            try:
+                if record is None:
+                    await self.broker.close_response(each)
+                else:
+                    await self._finished(record)
+            except (StreamfleetError, ValueError) as error:  # the latter of a record that was damaged by hand
+                log.warning("response_not_finished", request_id=each, error=str(error))
+        return len(ids)
+
+    async def _sweep_forever(self) -> None:
+        told = ""
+        while True:
+            try:
+                more, told = await self.sweep() == SWEPT_AT_ONCE, ""
+            except StreamfleetError as error:
+                more = False
+                if str(error) != told:  # an outage is one line, not one a second
+                    told = str(error)
+                    log.warning("responses_not_swept", error=told)
+            if not more:
+                await self._clock.sleep(SWEEP_S)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _previous_not_found(response_id: str) -> ApiError:
+    text = f"Previous response with id '{response_id[:300]}' not found."
+    return ApiError(404, text, "previous_response_not_found", param="previous_response_id")

@@ -1,0 +1,181 @@
+"""gateway_response_*.lua: what is stored of responses, what makes room for them, and how chains are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamfleet.gateway.broker import responses
+from streamfleet.gateway.broker.responses import ChainCode, ResponseBroker, ResponseNames, ResponseRecord, Turn
+from tests.scripts.harness import NOW, Queue
+
+FIRST = ResponseRecord("k-1", "t", "default", root="k-1", input='["one"]')
+LOOK_MS = 1_000
+DONE: dict[str, Any] = {"status": "completed", "response": '{"a":1}', "output": '["answer"]'}
+LIFE_MS = responses.KEPT_MS
+
+
+def broker(queue: Queue, now_ms: int = NOW, **bounds: int) -> ResponseBroker:
+    found = ResponseBroker(queue.connection, ResponseNames(queue.keys.base), lambda: now_ms)
+    for name, most in bounds.items():
+        setattr(found, name, most)
+    return found
+
+
+def numbered(number: int, size: int = 100, **changes: Any) -> ResponseRecord:
+    """A response whose texts have so many bytes once it has ended."""
+    return replace(FIRST, id=f"k-{number}", input=f'"{"x" * (size - 6)}"', **changes)
+
+
+async def ended(queue: Queue, record: ResponseRecord, now_ms: int = NOW, **bounds: int) -> None:
+    found = broker(queue, now_ms, **bounds)
+    assert await found.add(record, LOOK_MS) == now_ms
+    assert await found.finish(record, {"status": "completed"})
+
+
+async def left(queue: Queue) -> list[str]:
+    """Ids of the responses that are there."""
+    found = await queue.dump()
+    kept = [name.removeprefix("response:") for name in found if name.startswith("response:")]
+    assert sorted(member.split(" ")[0] for member, _ in found.get("responses:t", [])) == sorted(kept)
+    return sorted(kept)
+
+
+async def used(queue: Queue) -> int:
+    found = await queue.dump()
+    total = int(found.get("use:t", {}).get("response_bytes", 0))
+    assert total == sum(int(member.split(" ")[1]) for member, _ in found.get("responses:t", []))
+    return total
+
+
+async def test_a_response_is_open_and_then_ended(queue: Queue) -> None:
+    found = broker(queue)
+    assert await found.add(FIRST, LOOK_MS) == NOW
+    assert await queue.dump() == {
+        "response:k-1": {**FIRST.fields(), "created_ms": str(NOW), "bytes": "9"},
+        "responses:t": [("k-1 9", NOW)],
+        "open_responses": [("k-1", NOW + LOOK_MS)],
+        "use:t": {"response_bytes": "9"},
+    }
+    assert await found.finish(FIRST, DONE)
+    assert await queue.dump() == {
+        "response:k-1": {**FIRST.fields(), **DONE, "created_ms": str(NOW), "bytes": "24"},
+        "responses:t": [("k-1 24", NOW)],
+        "use:t": {"response_bytes": "24"},
+    }
+    assert await found.records(["k-1", "k-2"]) == [replace(FIRST, **DONE, created_ms=NOW), None]
+
+
+async def test_it_ends_once(queue: Queue) -> None:
+    await ended(queue, FIRST)
+    before = await queue.dump()
+    assert not await broker(queue).finish(FIRST, DONE)
+    assert not await broker(queue).finish(numbered(2), DONE), "it is not there"
+    assert await queue.dump() == before
+
+
+async def test_a_second_call_changes_nothing(queue: Queue) -> None:
+    await ended(queue, FIRST)
+    before = await queue.dump()
+    assert await broker(queue, NOW + 5).add(replace(FIRST, input="[]"), LOOK_MS) == NOW
+    assert await queue.dump() == before
+
+
+async def test_one_whose_end_is_announced_stays_open_until_then(queue: Queue) -> None:
+    told = replace(FIRST, callback_url="https://example.com/")
+    found = broker(queue)
+    await found.add(told, LOOK_MS)
+    assert await found.finish(told, DONE)
+    assert await broker(queue, NOW + LOOK_MS).due(10, 500) == ["k-1"]
+    await found.close_response("k-1")
+    assert await broker(queue, NOW + 2 * LOOK_MS).due(10, 500) == []
+
+
+async def test_a_deleted_response_leaves_its_contents_to_be_deleted(queue: Queue) -> None:
+    stored = replace(FIRST, input="@20000 aa/in", response="@30000 aa/before")
+    found = broker(queue)
+    for name in ("aa/in", "aa/before", "aa/out"):
+        await queue.command("ZADD", f"{queue.keys.base}loose", NOW + LIFE_MS, name)
+    await found.add(stored, LOOK_MS)
+    assert await found.finish(stored, {**DONE, "output": "@40000 aa/out"})
+    assert await used(queue) == 60_007
+    loose = dict((await queue.dump())["loose"])
+    assert (loose["aa/before"], loose["aa/in"] > NOW, loose["aa/out"] > NOW) == (0, True, True), (
+        "another took its place"
+    )
+    assert await found.delete("t", "k-1")
+    assert await queue.dump() == {"loose": [("aa/before", 0), ("aa/in", 0), ("aa/out", 0)]}
+    assert not await found.delete("t", "k-1")
+
+
+@pytest.mark.parametrize(("most", "most_bytes"), [(3, 10**9), (10_000, 399)])
+async def test_the_oldest_make_room(queue: Queue, most: int, most_bytes: int) -> None:
+    for number in range(1, 6):
+        await ended(queue, numbered(number), NOW + number, most=most, most_bytes=most_bytes)
+    assert await left(queue) == ["k-3", "k-4", "k-5"]
+    assert await used(queue) == 3 * 100
+
+
+async def test_an_end_makes_room_too(queue: Queue) -> None:
+    for number in (1, 2):
+        await ended(queue, numbered(number), NOW + number)
+    await broker(queue, NOW + 3).add(numbered(3), LOOK_MS)
+    assert await broker(queue, most_bytes=400).finish(numbered(3), {**DONE, "output": f'"{"x" * 198}"'})
+    assert await left(queue) == ["k-3"]
+    assert await used(queue) == 96 + 7 + 200
+
+
+async def test_what_has_not_ended_stays(queue: Queue) -> None:
+    found = broker(queue, most=2)
+    for number in (1, 2):
+        await found.add(numbered(number), LOOK_MS)
+    assert await found.add(numbered(3), LOOK_MS) is None
+    assert await left(queue) == ["k-1", "k-2"]
+    assert await found.finish(numbered(1), {"status": "failed"})
+    assert await found.add(numbered(3), LOOK_MS) == NOW
+    assert await left(queue) == ["k-2", "k-3"]
+
+
+async def test_after_thirty_days_they_go(queue: Queue) -> None:
+    await ended(queue, numbered(1))
+    for name in ("response:k-1", "responses:t"):
+        assert await queue.command("PTTL", f"{queue.keys.base}{name}") > LIFE_MS - 10_000
+    await ended(queue, numbered(2), NOW + LIFE_MS)
+    assert await left(queue) == ["k-2"]
+
+
+async def test_what_a_tenant_has_is_counted_anew_where_nothing_is_left(queue: Queue) -> None:
+    """Its records have expired, and nobody counted them out."""
+    await ended(queue, numbered(1))
+    await queue.command("DEL", f"{queue.keys.base}response:k-1", f"{queue.keys.base}responses:t")
+    await ended(queue, numbered(2))
+    assert await used(queue) == 100
+
+
+async def test_a_chain_is_read_from_its_end(queue: Queue) -> None:
+    await ended(queue, FIRST)
+    second = numbered(2, previous="k-1", root="k-1")
+    await broker(queue).add(second, LOOK_MS)
+    turns = [Turn("in_progress", "k-1", second.input, ""), Turn("completed", "k-1", FIRST.input, "")]
+    assert await broker(queue).chain("k-2", 1_000) == (ChainCode.READ, turns)
+    assert await broker(queue).chain("k-3", 1_000) == (ChainCode.GONE, [])
+    await broker(queue).delete("t", "k-1")
+    assert await broker(queue).chain("k-2", 1_000) == (ChainCode.GONE, []), "its beginning is gone"
+
+
+async def test_a_chain_is_bounded(queue: Queue) -> None:
+    await ended(queue, replace(FIRST, input="@500 aa/in"))
+    for number in (2, 3):
+        await ended(queue, numbered(number, previous=f"k-{number - 1}", root="k-1"))
+    assert (await broker(queue).chain("k-3", 692))[0] is ChainCode.READ
+    assert (await broker(queue).chain("k-3", 691))[0] is ChainCode.TOO_LONG
+    assert (await broker(queue, most_turns=2).chain("k-2", 692))[0] is ChainCode.READ
+    assert (await broker(queue, most_turns=2).chain("k-3", 692))[0] is ChainCode.TOO_LONG
+
+
+async def test_those_of_a_key_are_found(queue: Queue) -> None:
+    for name in ("k-1", "k2-1", "k-2"):
+        await ended(queue, replace(FIRST, id=name))
+    assert await broker(queue).ids_of("t", "k") == ["k-1", "k-2"]
