@@ -49,6 +49,16 @@ def read(body: dict[str, Any] | None = None, bounds: Bounds = BOUNDS, /, **heade
     return read_parameters(named, body or {}, bounds, NOW)
 
 
+def test_what_nobody_waits_for_has_time_and_goes_on() -> None:
+    """The SDK's time-out is that of the call, which is answered at once."""
+    headers = {"x-stainless-read-timeout": "5", "x-streamfleet-on-disconnect": "cancel"}
+    found = read_parameters(Headers(headers), {}, BOUNDS, NOW, background=True)
+    assert (found.lane, found.ttl_ms, found.continue_on_disconnect) == (Lane.LOW, BOUNDS.most_ms, True)
+    named = Headers({"x-streamfleet-ttl": "3s"})
+    found = read_parameters(named, {"service_tier": "priority"}, BOUNDS, NOW, background=True)
+    assert (found.lane, found.ttl_ms) == (Lane.HIGH, 3_000)
+
+
 def test_who_says_nothing_gets_the_usual() -> None:
     assert read() == RequestParameters(
         lane=Lane.NORMAL,
@@ -287,7 +297,6 @@ def test_the_tier_that_is_told_is_the_lane_that_is_used(
 @pytest.mark.parametrize(
     ("endpoint", "body", "param"),
     [
-        (RESPONSES, {"background": True}, "background"),
         (RESPONSES, {"conversation": "conv_1"}, "conversation"),
         (RESPONSES, {"input": ["", {"type": "item_reference", "id": "msg_1"}]}, "input.1"),
         *((endpoint, {"stream": True}, "stream") for endpoint in (SCORE, RERANK, CLASSIFY, POOLING)),

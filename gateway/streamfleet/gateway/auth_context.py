@@ -87,7 +87,7 @@ class AuthContext:
         if size > SMALL_ANSWER_BYTES:
             await self.call.hold_answer_soon(self.gateway.answers, size)
 
-    def read_parameters(self, body: Mapping[str, Any]) -> RequestParameters:
+    def read_parameters(self, body: Mapping[str, Any], *, background: bool = False) -> RequestParameters:
         """Read the parameters of a queued request, from the headers and the body. Raises like `read_parameters`."""
         bounds = Bounds(
             self.caller.lanes,
@@ -95,8 +95,9 @@ class AuthContext:
             self.settings.gateway_max_wait_ms,
             self.settings.gateway_on_disconnect == "continue",
         )
-        parameters = read_parameters(self.request.headers, body, bounds, self.gateway.clock.now_ms())
-        self.show_lane(parameters.lane, Lane.NORMAL)
+        now_ms = self.gateway.clock.now_ms()
+        parameters = read_parameters(self.request.headers, body, bounds, now_ms, background=background)
+        self.show_lane(parameters.lane, Lane.LOW if background else Lane.NORMAL)
         return parameters
 
     def show_lane(self, lane: Lane, usual: Lane) -> None:

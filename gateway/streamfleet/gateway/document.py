@@ -142,6 +142,8 @@ SCHEMAS: dict[str, Schema] = {
         max_output_tokens={"type": "integer", "minimum": 1},
         store={"type": "boolean", "description": "whether it is stored; the operator sets the default, true"},
         previous_response_id=TEXT,
+        background={"type": "boolean", "description": "answer at once: its status and output are read by its id"},
+        callback_url=nullable(_CALLBACK),
         **{name: _REQUEST[name] for name in ("model", "service_tier", "stream", "temperature", "user")},
     ),
     "Response": open_object(
@@ -149,7 +151,7 @@ SCHEMAS: dict[str, Schema] = {
         id=TEXT,
         object=enum_of("response"),
         created_at=SECONDS,
-        status=enum_of("in_progress", "completed", "incomplete", "failed", "cancelled"),
+        status=enum_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
         output=array_of({"type": "object"}),
         previous_response_id=nullable(TEXT),
         error=nullable({"type": "object"}),

@@ -64,7 +64,7 @@ class Gateway:
         models: model names and their queues.
         batching: files, batches and the simple service.
         responses: stored responses.
-        webhooks: announce the ends of batches and jobs.
+        webhooks: announce the ends of batches, jobs and background responses.
         authenticator: authenticates callers, and applies their rate limits.
         budget: tokens that callers may use.
         left_tries: requests that their callers' next tries take over.
@@ -94,7 +94,7 @@ class Gateway:
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget, shared)
         stores = settings.gateway_store_responses == "on"
-        self.responses = Responses(self.batching.files, self.queues, self.clock, stores=stores)
+        self.responses = Responses(self.batching.files, self.queues, self.webhooks, self.clock, stores=stores)
         self.ui_session = UiSession(queue_settings, settings, self.clock)
         self.draining = False
         self._background_tasks: set[asyncio.Task[None]] = set()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
@@ -161,8 +162,11 @@ class Enqueued:
             await self.context.gateway.responses.finish(self.record, result)
 
     async def _cancel(self) -> None:
-        if self.parameters.continue_on_disconnect:
-            return
+        if not self.parameters.continue_on_disconnect:
+            await self.cancel()
+
+    async def cancel(self) -> None:
+        """Cancel the request, and have its tokens settled."""
         with contextlib.suppress(UnknownRequest):  # Redis lost it: nothing is left to cancel
             await self.handle.cancel()
         if self.reservation is not None:
@@ -246,6 +250,8 @@ async def answer(request: Request, endpoint: str) -> Response:
         except CallerLeft:  # before the headers: after them, SDKs do not try again
             enqueued.leave()
             raise
+    if enqueued.record is not None and enqueued.record.background:
+        return JSONResponse(await enqueued.context.gateway.responses.shown(enqueued.record))
     if enqueued.context.settings.gateway_early_space == "on":
         return EarlySpace(enqueued)
     return await whole_answer(enqueued)
@@ -277,7 +283,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     digest = ""
     asked, left_out = await _read(context, endpoint, raw)
     body, size = asked.body, len(raw) + asked.added
-    parameters = context.read_parameters(body)
+    parameters = context.read_parameters(body, background=asked.background)
     if parameters.tries and not name:
         digest = (await offload(len(raw), hashlib.blake2b, raw, digest_size=16)).hexdigest()
     del raw  # beside what was read from it, and what is sent of that
@@ -343,13 +349,22 @@ def _in_chain(parameters: RequestParameters, asked: Asked, own_id: str) -> Reque
 async def _store(enqueued: Enqueued, asked: Asked, queue: str) -> Enqueued:
     """Store a response whose request was enqueued. Raises as `answer`."""
     tenant = enqueued.context.caller.tenant or ""
-    record = ResponseRecord(enqueued.handle.id, tenant, queue, asked.previous, asked.root or enqueued.handle.id)
+    record = ResponseRecord(
+        enqueued.handle.id,
+        tenant,
+        queue,
+        asked.previous,
+        asked.root or enqueued.handle.id,
+        background=asked.background,
+        callback_url=asked.callback_url,
+    )
     try:
         record = await enqueued.context.gateway.responses.open(
             record, asked, enqueued.said, existing=enqueued.handle.existing
         )
     except (ApiError, StreamfleetError):
-        enqueued.abandon()
+        if not enqueued.context.request.headers.get("idempotency-key"):  # with one, its next try stores it
+            enqueued.context.gateway.run_in_background(enqueued.cancel(), "cancel what cannot be stored")
         raise
     return replace(enqueued, record=record)
 

@@ -52,7 +52,6 @@ REQUIRED_FIELDS = {
 BATCH_ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, SCORE, RERANK)
 """Endpoints that lines of a batch may name."""
 _WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
-_UNSUPPORTED_RESPONSE_FIELDS = ("background", "conversation")
 _GATEWAYS_RESPONSE_FIELDS = ("background", "previous_response_id")
 """Fields of the Responses API that the gateway obeys, and engines do not get."""
 _NEEDS_SERVER = re.compile(
@@ -169,7 +168,7 @@ class RequestParameters:
 
 
 def read_parameters(
-    headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int
+    headers: Mapping[str, str], body: Mapping[str, Any], bounds: Bounds, now_ms: int, *, background: bool = False
 ) -> RequestParameters:
     """Returns all parameters of a request.
 
@@ -178,6 +177,7 @@ def read_parameters(
         body: the OpenAI request.
         bounds: limits of what the caller may ask for.
         now_ms: epoch ms.
+        background: True if nobody waits for the answer: it has time, and its SDK's time-out says nothing of it.
 
     Raises:
         InvalidRequest: a header or field is wrong; `param` names it.
@@ -185,8 +185,9 @@ def read_parameters(
     """
     stream = read_flag(body, "stream")
     tries = _read_tries(headers)
-    deadline_ms, ttl_ms = _read_deadline(headers, bounds, now_ms, stream, tries)
-    lane = _read_lane(headers, body, bounds.lanes)
+    usual_ms = bounds.most_ms if background else _default_ttl_ms(headers, bounds, stream, max(1, tries))
+    deadline_ms, ttl_ms = _read_deadline(headers, bounds, now_ms, usual_ms)
+    lane = _read_lane(headers, body, bounds.lanes, Lane.LOW if background else Lane.NORMAL)
     return RequestParameters(
         lane=lane,
         deadline_ms=deadline_ms,
@@ -194,7 +195,7 @@ def read_parameters(
         session=_read_session(body),
         program=_label(headers.get("x-streamfleet-program", "")),
         traceparent=_read_traceparent(headers.get("traceparent")),
-        continue_on_disconnect=_continue_on_disconnect(headers, bounds.continue_on_disconnect),
+        continue_on_disconnect=background or _continue_on_disconnect(headers, bounds.continue_on_disconnect),
         stream=stream,
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
@@ -265,10 +266,9 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
     if endpoint in _WITHOUT_STREAM and body.get("stream"):
         raise InvalidRequest(f"is not supported: {endpoint} answers as a whole", "stream", "unsupported_parameter")
     if endpoint == RESPONSES:
-        for name in _UNSUPPORTED_RESPONSE_FIELDS:
-            if body.get(name):
-                text = "is not supported; a conversation goes on with previous_response_id"
-                raise InvalidRequest(text, name, "unsupported_parameter")
+        if body.get("conversation"):
+            text = "is not supported; a conversation goes on with previous_response_id"
+            raise InvalidRequest(text, "conversation", "unsupported_parameter")
         given = body["input"]
         for at, item in enumerate(given if isinstance(given, list) else ()):
             if isinstance(item, dict) and item.get("type") == "item_reference":
@@ -369,7 +369,7 @@ def belongs_to(owner: str, wanted: str) -> bool:
     return wanted.startswith(f"{owner}-") and len(wanted) <= MAX_NAME_CHARS
 
 
-def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collection[Lane]) -> Lane:
+def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Collection[Lane], usual: Lane) -> Lane:
     named = headers.get("x-streamfleet-lane")
     if named is not None:
         param = f"{HEADER_PREFIX}Lane"
@@ -381,7 +381,7 @@ def _read_lane(headers: Mapping[str, str], body: Mapping[str, Any], allowed: Col
         if not isinstance(tier, str | None) or tier not in TIERS:
             known = ", ".join(name for name in TIERS if name)
             raise InvalidRequest(f"must be one of {known}", param)
-        lane = TIERS[tier] if tier not in _UNNAMED else _nearest_lane(allowed)
+        lane = TIERS[tier] if tier not in _UNNAMED else _nearest_lane(allowed, usual)
     if lane not in allowed:
         text = f"this API key may not use lane {lane}; it may use {', '.join(allowed)}"
         raise ApiError(403, text, "lane_not_allowed", REFUSED, param, reason="lane")
@@ -396,7 +396,7 @@ def _read_tries(headers: Mapping[str, str]) -> int:
     return max(1, SDK_TRIES - int(counted))
 
 
-def _nearest_lane(allowed: Collection[Lane], wanted: Lane = Lane.NORMAL) -> Lane:
+def _nearest_lane(allowed: Collection[Lane], wanted: Lane) -> Lane:
     """Returns the lane of a request that names none: of those that its key may use, the nearest to the usual one.
 
     Of two that are as near, the less urgent.
@@ -404,9 +404,7 @@ def _nearest_lane(allowed: Collection[Lane], wanted: Lane = Lane.NORMAL) -> Lane
     return min(allowed, key=lambda lane: (abs(lane.rank - wanted.rank), -lane.rank))
 
 
-def _read_deadline(
-    headers: Mapping[str, str], bounds: Bounds, now_ms: int, stream: bool, tries: int
-) -> tuple[int | None, int]:
+def _read_deadline(headers: Mapping[str, str], bounds: Bounds, now_ms: int, usual_ms: int) -> tuple[int | None, int]:
     if (given := headers.get("x-streamfleet-deadline-ms")) is not None:
         if not _EPOCH_MS.fullmatch(given):
             raise InvalidRequest(f"must be epoch milliseconds, not {given[:40]!r}", f"{HEADER_PREFIX}Deadline-Ms")
@@ -414,7 +412,7 @@ def _read_deadline(
         return now_ms + left_ms, max(0, left_ms)
     if (given := headers.get("x-streamfleet-ttl")) is not None:
         return None, min(bounds.most_ms, parse_span(given, f"{HEADER_PREFIX}Ttl"))
-    return None, min(bounds.most_ms, _default_ttl_ms(headers, bounds, stream, max(1, tries)))
+    return None, min(bounds.most_ms, usual_ms)
 
 
 def _default_ttl_ms(headers: Mapping[str, str], bounds: Bounds, stream: bool, tries: int) -> int:

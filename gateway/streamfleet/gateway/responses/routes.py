@@ -63,6 +63,8 @@ async def response(request: Request, response_id: str) -> Response:
 async def delete(request: Request, response_id: str) -> JSONResponse:
     """Delete a stored response. Those that go on from it cannot be gone on from any more."""
     context, record = await _find(request, response_id)
+    if record.background and not record.ended:
+        await context.gateway.responses.cancel(record)
     await context.gateway.responses.broker.delete(record.tenant, record.id)
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
@@ -70,8 +72,11 @@ async def delete(request: Request, response_id: str) -> JSONResponse:
 @router.post(_PATH + "/cancel", **operation({200: answers("Response")}, (400, 404)))
 async def cancel(request: Request, response_id: str) -> JSONResponse:
     """Cancel a response that was asked for with `background`."""
-    await _find(request, response_id)
-    raise ApiError(400, "Cannot cancel a synchronous response.", "invalid_value", param="response_id")
+    context, record = await _find(request, response_id)
+    responses = context.gateway.responses
+    if not record.background:
+        raise ApiError(400, "Cannot cancel a synchronous response.", "invalid_value", param="response_id")
+    return JSONResponse(await responses.shown(record if record.ended else await responses.cancel(record)))
 
 
 @router.get(

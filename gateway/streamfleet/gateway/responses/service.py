@@ -8,6 +8,7 @@ never used: the request of a later turn has the whole conversation, put together
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common.clock import Clock
-from streamfleet.common.errors import InvalidRequest, RequestLost, StreamfleetError
+from streamfleet.common.errors import InvalidRequest, RequestLost, ResultTimeout, StreamfleetError, UnknownRequest
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller
@@ -32,6 +33,7 @@ from streamfleet.gateway.broker.responses import (
     stored_part,
     text_bytes,
 )
+from streamfleet.gateway.broker.webhooks import WebhooksFull
 from streamfleet.gateway.errors import (
     FULL_S,
     LIMITED,
@@ -45,15 +47,22 @@ from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import belongs_to, read_flag
+from streamfleet.gateway.webhooks.service import Webhooks
+from streamfleet.producer.status import RUNNING
 
 log = structlog.get_logger(__name__)
 MOST_INLINE_BYTES = 16_384
 """Of a text in Redis; a longer one is in the store of files."""
 SWEEP_S, SWEPT_AT_ONCE = 1.0, 100
-LOOK_MS = 30_000
-"""Time between two looks at an open response; the gateway that answers it finishes it earlier."""
+SOON_MS, LOOK_MS = 1_000, 30_000
+"""Shortest and longest time between two looks at an open response; the gateway that answers one finishes it earlier."""
 UNKNOWN_MS = 30_000
 """After this time, a request unknown to its queue is lost."""
+SHOWN = (
+    *("instructions", "model", "metadata", "max_output_tokens", "parallel_tool_calls", "reasoning", "temperature"),
+    *("text", "tool_choice", "tools", "top_p", "truncation", "user"),
+)
+"""Fields of a body that a response in the background shows until it has an answer."""
 CONTINUED = ("completed", "incomplete")
 """Statuses of responses that a chain may go on from."""
 
@@ -69,6 +78,7 @@ class Asked:
         store: True if it is to be stored.
         previous, root: as in `ResponseRecord`; both empty without a chain.
         said: fields of the response object that the gateway says.
+        background, callback_url: as in `ResponseRecord`.
     """
 
     body: dict[str, Any]
@@ -79,6 +89,8 @@ class Asked:
     previous: str = ""
     root: str = ""
     said: dict[str, Any] = field(default_factory=dict)
+    background: bool = False
+    callback_url: str = ""
 
 
 class Responses:
@@ -87,12 +99,13 @@ class Responses:
     Args:
         files: the store of long texts.
         queues: hold the requests.
+        webhooks: announce ends.
         clock: for the pauses between looks.
         stores: True if a response is stored whose caller does not say.
     """
 
-    def __init__(self, files: Files, queues: Queues, clock: Clock, *, stores: bool) -> None:
-        self._files, self._queues, self._clock, self._stores = files, queues, clock, stores
+    def __init__(self, files: Files, queues: Queues, webhooks: Webhooks, clock: Clock, *, stores: bool) -> None:
+        self._files, self._queues, self._webhooks, self._clock, self._stores = files, queues, webhooks, clock, stores
         self.broker = ResponseBroker(files.broker.connection, ResponseNames(files.broker.names.base))
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -119,11 +132,27 @@ class Responses:
             ApiError: there is no such response.
         """
         given = body["input"]
-        items = given if isinstance(given, list) else [{"role": "user", "content": given}]
-        store = self._stores if body.get("store") is None else read_flag(body, "store")
+        asked = Asked(
+            {name: value for name, value in body.items() if name != "callback_url"},
+            size,
+            given if isinstance(given, list) else [{"role": "user", "content": given}],
+            store=self._stores if body.get("store") is None else read_flag(body, "store"),
+            background=read_flag(body, "background"),
+            callback_url=body.get("callback_url") or "",
+        )
+        if asked.background and not asked.store:
+            raise InvalidRequest("needs store: true: its answer is read from there", "background")
+        if asked.callback_url:
+            if not asked.background:
+                raise InvalidRequest("is for background: true; without it, the caller waits", "callback_url")
+            await self._webhooks.check(asked.callback_url, caller.tenant)
+        if asked.background:
+            asked.said["background"] = True
         previous = body.get("previous_response_id")
-        if previous is None:
-            return Asked(body, size, items, store=store)
+        return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes)
+
+    async def _in_chain(self, caller: Caller, asked: Asked, previous: Any, most_bytes: int) -> Asked:
+        """Put the conversation up to a response in front of a call's input. Raises as `read`."""
         if not isinstance(previous, str):
             raise InvalidRequest("must be a string", "previous_response_id", "invalid_type")
         record = await self.find(caller, previous)
@@ -140,10 +169,14 @@ class Responses:
             raise InvalidRequest(text, "previous_response_id", "context_length_exceeded")
         texts = [text for turn in reversed(turns) for text in (turn.input, turn.output)]
         parts = await asyncio.gather(*map(self.load, texts))
-        history = [item for part in parts for item in part]
-        added = sum(map(text_bytes, texts))
-        body, said = {**body, "input": [*history, *items]}, {"previous_response_id": previous}
-        return Asked(body, size, items, added, store, record.id, turns[0].root, said)
+        return replace(
+            asked,
+            body={**asked.body, "input": [item for part in (*parts, asked.input) for item in part]},
+            added=sum(map(text_bytes, texts)),
+            previous=record.id,
+            root=turns[0].root,
+            said={**asked.said, "previous_response_id": previous},
+        )
 
     async def open(
         self, record: ResponseRecord, asked: Asked, said: Mapping[str, Any], *, existing: bool
@@ -163,7 +196,10 @@ class Responses:
         if existing and (known := (await self.broker.records([record.id]))[0]) is not None:
             return known
         record = replace(record, said=_dump(said), input=await self._keep(record.id, asked.input, asked.size))
-        created_ms = await self.broker.add(record, LOOK_MS)
+        if record.background:  # others are seen by their callers once they have ended
+            shown = {name: asked.body[name] for name in SHOWN if asked.body.get(name) is not None}
+            record = replace(record, response=await self._keep(record.id, shown, asked.size))
+        created_ms = await self.broker.add(record, SOON_MS if record.background else LOOK_MS)
         if created_ms is None:
             text = (
                 f"{MOST_RESPONSES} responses of this tenant, or all bytes that it may have, have not ended; try again"
@@ -190,6 +226,8 @@ class Responses:
         if not await self.broker.finish(record, changes):
             parts = map(stored_part, changes.values())
             await self._files.discard([part.name for part in parts if part is not None])
+        elif record.callback_url:
+            await self._announce(replace(record, status=changes["status"]))
 
     async def find(self, caller: Caller, response_id: str) -> ResponseRecord | None:
         """One of the caller's responses, finished if its request has ended; None if there is none."""
@@ -213,8 +251,14 @@ class Responses:
             "tools": [],
             "usage": None,
         }
-        told = {"status": record.status, "error": json.loads(record.error or "null"), "output": output}
+        told = {"status": await self._status(record), "error": json.loads(record.error or "null"), "output": output}
         return {**usual, **response, **json.loads(record.said), **told, "store": True}
+
+    async def cancel(self, record: ResponseRecord) -> ResponseRecord:
+        """Cancel the request of a response that has not ended, and return the response."""
+        with contextlib.suppress(UnknownRequest, ResultTimeout):  # it is lost; or no worker confirms it now
+            await (await self._queues.client(record.queue)).cancel(record.id)
+        return await self._finished(record)
 
     async def load(self, text: str) -> Any:
         """Returns the value of one of a record's texts.
@@ -243,6 +287,31 @@ class Responses:
         await self._files.store.put(name, data)
         return "@" + Part(name, len(data)).encoded()
 
+    async def _status(self, record: ResponseRecord) -> str:
+        """The status as OpenAI tells it: what nobody waits for is `queued` at first."""
+        if record.ended or not record.background:
+            return record.status
+        view = await (await self._queues.client(record.queue)).status(record.id)
+        return record.status if view.state == RUNNING else "queued"
+
+    async def _announce(self, record: ResponseRecord) -> None:
+        """Announce the end of a response, and close it. After a crash, or an error, the next look repeats it."""
+        data = {"id": f"{PREFIX}{record.id}", "object": "response", "status": record.status}
+        try:
+            await self._webhooks.announce(
+                record.callback_url,
+                f"response.{record.status}",
+                data,
+                event_id=f"{PREFIX}{record.id}.ended",
+                tenant=record.tenant or None,
+            )
+        except InvalidRequest as error:  # no gateway may send to it any more
+            log.warning("callback_refused", request_id=record.id, error=str(error))
+        except WebhooksFull as error:
+            log.warning("response_not_announced", request_id=record.id, error=str(error))
+            return
+        await self.broker.close_response(record.id)
+
     async def _finished(self, record: ResponseRecord) -> ResponseRecord:
         """Finish an open response if its request has ended, and return it."""
         if record.ended:
@@ -261,8 +330,12 @@ class Responses:
             try:
                 if record is None:
                     await self.broker.close_response(each)
-                else:
-                    await self._finished(record)
+                elif record.ended:
+                    await self._announce(record)
+                elif not (await self._finished(record)).ended and record.background:
+                    # Soon at first; then less and less often.
+                    age_ms = await self.broker.now_ms() - record.created_ms
+                    await self.broker.look_in(each, min(LOOK_MS, max(SOON_MS, age_ms // 4)))
             except (StreamfleetError, ValueError) as error:  # the latter of a record that was damaged by hand
                 log.warning("response_not_finished", request_id=each, error=str(error))
         return len(ids)
