@@ -192,6 +192,26 @@ async def test_each_turn_has_the_whole_conversation(http: httpx.AsyncClient, ask
     assert {"one", "two", "three"} <= set(text_of({"output": conversation[-1:]}).split())
 
 
+async def test_a_reference_to_an_item_stands_for_it(http: httpx.AsyncClient, stage: Stage) -> None:
+    """As the AI SDK sends a conversation, if it is not told otherwise."""
+    first, second = await post(http, "one"), await post(http, "two")
+    items = [first["output"][0], second["output"][0]]
+    references = [{"type": "item_reference", "id": item["id"]} for item in items]
+    user = {"role": "user", "content": "and"}
+    referred = await post(http, [*references, user])
+    assert text_of(referred) == text_of(await post(http, [*items, user]))
+    listed = (await http.get(f"{PATH}/{referred['id']}/input_items?order=asc")).json()["data"]
+    assert [each["id"] for each in listed[:2]] == [each["id"] for each in items]
+    key, _ = await add_key(stage.url, "refers", tenant="everything")
+    async with stage.gateway.http(key) as other:
+        assert (await other.post(PATH, json=body([references[0], user]))).status_code == 404
+    await http.delete(f"{PATH}/{second['id']}")
+    wrong: list[Any] = [items[1]["id"], "msg_unknown", "odd *", None, []]
+    for name in wrong:
+        gone = await http.post(PATH, json=body([{"type": "item_reference", "id": name}, user]))
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "item_not_found")
+
+
 async def test_a_chain_is_a_session(http: httpx.AsyncClient, rows: redis.asyncio.Redis) -> None:
     first = await post(http, "one")
     second = await post(http, "two", first["id"])

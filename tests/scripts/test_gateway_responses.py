@@ -61,7 +61,7 @@ async def test_a_response_is_open_and_then_ended(queue: Queue) -> None:
     }
     assert await found.finish(FIRST, DONE)
     assert await queue.dump() == {
-        "response:k-1": {**FIRST.fields(), **DONE, "created_ms": str(NOW), "bytes": "24"},
+        "response:k-1": {**FIRST.fields(), **DONE, "created_ms": str(NOW), "bytes": "24", "items": ""},
         "responses:t": [("k-1 24", NOW)],
         "use:t": {"response_bytes": "24"},
     }
@@ -99,7 +99,9 @@ async def test_a_deleted_response_leaves_its_contents_to_be_deleted(queue: Queue
     for name in ("aa/in", "aa/before", "aa/out"):
         await queue.command("ZADD", f"{queue.keys.base}loose", NOW + LIFE_MS, name)
     await found.add(stored, LOOK_MS)
-    assert await found.finish(stored, {**DONE, "output": "@40000 aa/out"})
+    assert await found.finish(stored, {**DONE, "output": "@40000 aa/out"}, ["msg_1", "msg_2"])
+    assert await found.items("k", ["msg_1", "msg_3", "msg_2"]) == ["k-1"]
+    assert await found.items("k2", ["msg_1"]) == []
     assert await used(queue) == 60_007
     loose = dict((await queue.dump())["loose"])
     assert (loose["aa/before"], loose["aa/in"] > NOW, loose["aa/out"] > NOW) == (0, True, True), (

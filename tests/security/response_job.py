@@ -23,7 +23,8 @@ async def store_responses(url: str) -> None:
         assert await me.add(FIRST, 0)
         assert await me.due(5, 0) == ["k-1"]
         await me.look_in("k-1", 5)
-        assert await me.finish(FIRST, DONE)
+        assert await me.finish(FIRST, DONE, ["msg_1"])
+        assert await me.items("k", ["msg_1", "msg_2"]) == ["k-1"]
         second = replace(FIRST, id="k-2", previous="k-1", callback_url="https://example.com")
         assert await me.add(second, 0)
         assert (await me.chain("k-2", 100_000))[0] is ChainCode.READ

@@ -298,7 +298,6 @@ def test_the_tier_that_is_told_is_the_lane_that_is_used(
     ("endpoint", "body", "param"),
     [
         (RESPONSES, {"conversation": "conv_1"}, "conversation"),
-        (RESPONSES, {"input": ["", {"type": "item_reference", "id": "msg_1"}]}, "input.1"),
         *((endpoint, {"stream": True}, "stream") for endpoint in (SCORE, RERANK, CLASSIFY, POOLING)),
     ],
     ids=str,

@@ -265,17 +265,9 @@ def check_fields(endpoint: str, body: Mapping[str, Any]) -> None:
         raise InvalidRequest(f"is missing: {endpoint} needs it", needed, "missing_required_parameter")
     if endpoint in _WITHOUT_STREAM and body.get("stream"):
         raise InvalidRequest(f"is not supported: {endpoint} answers as a whole", "stream", "unsupported_parameter")
-    if endpoint == RESPONSES:
-        if body.get("conversation"):
-            text = "is not supported; a conversation goes on with previous_response_id"
-            raise InvalidRequest(text, "conversation", "unsupported_parameter")
-        given = body["input"]
-        for at, item in enumerate(given if isinstance(given, list) else ()):
-            if isinstance(item, dict) and item.get("type") == "item_reference":
-                text = (
-                    "refers to what was not stored; send the item itself (AI SDK: providerOptions.openai.store: false)"
-                )
-                raise InvalidRequest(text, f"input.{at}", "unsupported_parameter")
+    if endpoint == RESPONSES and body.get("conversation"):
+        text = "is not supported; a conversation goes on with previous_response_id"
+        raise InvalidRequest(text, "conversation", "unsupported_parameter")
 
 
 def leave_out_tools(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

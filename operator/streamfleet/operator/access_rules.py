@@ -396,7 +396,7 @@ def _files_and_batches(p: Patterns) -> list[Grant]:
         Grant(("rpush", "lrange", "exists", "del"), p.beside(BOTH, "parts:*")),
         Grant(sorted_sets, p.beside(BOTH, *by_tenant, *all_tenants)),
         Grant(("get", "getbit", "setbit", "del"), p.beside(BOTH, "done:*")),
-        Grant(("hset", "hget", "hmget", "hgetall", "pexpire", "del"), p.beside(BOTH, "response:*")),
+        Grant(("hset", "hget", "hmget", "hgetall", "set", "mget", "pexpire", "del"), p.beside(BOTH, "response:*")),
         Grant(("zadd", "zcard", "zrange", "zrem", "pexpire"), p.beside(BOTH, "responses:*")),
         Grant(("zadd", "zrem", "zscore", "zrangebyscore"), p.beside(BOTH, "open_responses")),
     ]

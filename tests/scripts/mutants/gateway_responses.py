@@ -69,6 +69,12 @@ MUTANTS = (
         "gateway_responses.a_deleted_response_leaves_its_contents_to_be_deleted",
     ),
     Mutant(
+        "gateway_response_delete: its items are not found any more",
+        "call('DEL', BASE .. id, unpack(item_keys(id, texts[4])))",
+        "call('DEL', BASE .. id)",
+        "gateway_responses.a_deleted_response_leaves_its_contents_to_be_deleted",
+    ),
+    Mutant(
         "gateway_response_delete: gives room back",
         "  call('ZREM', KEYS[5], id)\n  give_back(",
         "  call('ZREM', KEYS[5], id)\n  print(",

@@ -168,6 +168,12 @@ def _response(line: BatchLine) -> BatchLine:
         if line.body.get(name):
             text = "is not supported in a batch: its answers come whole, and are stored in its output file alone"
             raise InvalidRequest(text, name, "unsupported_parameter")
+    given = line.body.get("input")
+    for at, item in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(item, dict) and item.get("type") == "item_reference":
+            raise InvalidRequest(
+                "is not supported in a batch: send the item itself", f"input.{at}", "unsupported_parameter"
+            )
     body, left_out = leave_out_tools(dict(line.body))
     return replace(line, body=body, ignored=ignored_text(left_out))
 

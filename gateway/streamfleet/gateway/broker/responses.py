@@ -40,6 +40,10 @@ class ResponseNames(BatchNames):
         """Hash: one response, by the id of its request; expires after 30 days."""
         return f"{self.base}response:{request_id}"
 
+    def item(self, owner: str, item_id: str) -> str:
+        """String: the response of an API key that has this item in its output; expires as the response does."""
+        return f"{self.base}response:{owner}/{item_id}"
+
     def responses(self, tenant: str) -> str:
         """Sorted set: a tenant's responses, ``<id> <bytes>``, by their creation, epoch ms."""
         return f"{self.base}responses:{tenant}"
@@ -152,17 +156,19 @@ class ResponseBroker(SharedKeys[ResponseNames]):
         created = await self.connection.script("gateway_response_add", self._keys(record.tenant, record.id), args)
         return int(created) if created else None
 
-    async def finish(self, record: ResponseRecord, changes: Mapping[str, str]) -> bool:
+    async def finish(self, record: ResponseRecord, changes: Mapping[str, str], items: Sequence[str] = ()) -> bool:
         """End a response. With a callback URL, it stays open until `close`. False if it had ended before, or is gone.
 
         Args:
             record: the response before that.
             changes: new fields.
+            items: ids of the items of its output.
         """
         kept = (changes.get(name, getattr(record, name)) for name in ("input", "response", "output"))
         flat = [word for pair in changes.items() for word in pair]
         announced = "1" if record.callback_url else ""
-        args = [record.id, sum(map(text_bytes, kept)), KEPT_MS, self.most, self.most_bytes, announced, *flat]
+        args = [record.id, sum(map(text_bytes, kept)), KEPT_MS, self.most, self.most_bytes, announced]
+        args += [" ".join(items), *flat]
         return bool(await self.connection.script("gateway_response_finish", self._keys(record.tenant, record.id), args))
 
     async def delete(self, tenant: str, request_id: str) -> bool:
@@ -184,6 +190,11 @@ class ResponseBroker(SharedKeys[ResponseNames]):
         code, *flat = await self.connection.script("gateway_response_chain", [self.names.response(request_id)], args)
         words = [word.decode(errors="replace") for word in flat]
         return ChainCode(code), [Turn(*words[at : at + 4]) for at in range(0, len(words), 4)]
+
+    async def items(self, owner: str, item_ids: Sequence[str]) -> list[str]:
+        """Ids of the responses of an API key that have these items in their outputs; without those that none has."""
+        found = await self.connection.command("MGET", *(self.names.item(owner, each) for each in item_ids))
+        return list(dict.fromkeys(each.decode(errors="replace") for each in found if each is not None))
 
     async def due(self, most: int, again_ms: int) -> list[str]:
         """Responses that are due for a look, `most` at most; no other gateway gets them within `again_ms`."""

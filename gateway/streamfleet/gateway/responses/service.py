@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,6 +64,9 @@ SHOWN = (
     *("text", "tool_choice", "tools", "top_p", "truncation", "user"),
 )
 """Fields of a body that a response in the background shows until it has an answer."""
+ITEMS_PAUSE_S = 0.2
+"""Time that the gateway of the last turn may need to store it, until its items are looked for once more."""
+_ITEM_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 CONTINUED = ("completed", "incomplete")
 """Statuses of responses that a chain may go on from."""
 
@@ -148,8 +152,32 @@ class Responses:
             await self._webhooks.check(asked.callback_url, caller.tenant)
         if asked.background:
             asked.said["background"] = True
+        asked = await self._with_items(caller, asked)
         previous = body.get("previous_response_id")
         return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes)
+
+    async def _with_items(self, caller: Caller, asked: Asked) -> Asked:
+        """Put the items that a call's input refers to in the places of the references. Raises ApiError."""
+        wanted = [item.get("id") for item in asked.input if _is_reference(item)]
+        if not wanted:
+            return asked
+        ids = [each for each in wanted if isinstance(each, str) and _ITEM_ID.fullmatch(each)]
+        outputs: list[str] = []
+        known: dict[str, Any] = {}
+        for pause_s in (ITEMS_PAUSE_S, 0.0) if len(ids) == len(wanted) else ():
+            records = await self.broker.records(await self.broker.items(caller.owner, ids))
+            outputs = [record.output for record in records if record is not None]
+            for output in await asyncio.gather(*map(self.load, outputs)):
+                known |= _by_id(output)
+            if not set(ids) - set(known):
+                break
+            await self._clock.sleep(pause_s)
+        missing = [each for each in wanted if not isinstance(each, str) or each not in known]
+        if missing:
+            text = f"Item with id '{str(missing[0])[:300]}' not found. Items are kept with a response that is stored."
+            raise ApiError(404, text, "item_not_found", param="input")
+        items = [known[item["id"]] if _is_reference(item) else item for item in asked.input]
+        return replace(asked, body={**asked.body, "input": items}, input=items, added=sum(map(text_bytes, outputs)))
 
     async def _in_chain(self, caller: Caller, asked: Asked, previous: Any, most_bytes: int) -> Asked:
         """Put the conversation up to a response in front of a call's input. Raises as `read`."""
@@ -172,7 +200,7 @@ class Responses:
         return replace(
             asked,
             body={**asked.body, "input": [item for part in (*parts, asked.input) for item in part]},
-            added=sum(map(text_bytes, texts)),
+            added=asked.added + sum(map(text_bytes, texts)),
             previous=record.id,
             root=turns[0].root,
             said={**asked.said, "previous_response_id": previous},
@@ -209,7 +237,7 @@ class Responses:
 
     async def finish(self, record: ResponseRecord, result: Result | None) -> None:
         """End a stored response with its result; None where Redis lost its request. Only the first call counts."""
-        changes = {"status": "failed"}
+        changes, items = {"status": "failed"}, list[str]()
         if result is not None and result.ok:
             response = {**(result.response or {}), **json.loads(record.said)}
             output = response.pop("output", [])
@@ -217,13 +245,14 @@ class Responses:
             size = len(result.fields.get("response", ""))
             changes["response"] = await self._keep(record.id, response, size)
             changes["output"] = await self._keep(record.id, output, size)
+            items = list(_by_id(output))
         elif result is not None and result.status is Status.CANCELLED:
             changes["status"] = "cancelled"
         else:
             lost = exception_to_api_error(RequestLost(record.id))
             error = lost if result is None else result_to_api_error(result)
             changes["error"] = _dump({"code": error.code, "message": error.error["message"]})
-        if not await self.broker.finish(record, changes):
+        if not await self.broker.finish(record, changes, items):
             parts = map(stored_part, changes.values())
             await self._files.discard([part.name for part in parts if part is not None])
         elif record.callback_url:
@@ -356,6 +385,16 @@ class Responses:
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_reference(item: object) -> bool:
+    return isinstance(item, dict) and item.get("type") == "item_reference"
+
+
+def _by_id(output: object) -> dict[str, Any]:
+    """The items of an output by their ids."""
+    found = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    return {item["id"]: item for item in found if _ITEM_ID.fullmatch(str(item.get("id")))}
 
 
 def _previous_not_found(response_id: str) -> ApiError:

@@ -5,6 +5,13 @@
 local call = redis.call
 local BASE = string.sub(KEYS[1], 1, -#ARGV[1] - 1)
 
+-- An item of an output is found by its id, among those of one API key, with which the ids of its responses begin.
+local function item_keys(id, items)
+  local keys = {}
+  for item in string.gmatch(items or '', '%S+') do keys[#keys + 1] = BASE .. string.match(id, '^[^-]*') .. '/' .. item end
+  return keys
+end
+
 -- A text is in the record itself, or stored elsewhere: then it is `@<bytes> <name of the content>`.
 local function let_go(texts)
   for _, text in ipairs(texts) do
@@ -15,8 +22,8 @@ end
 
 local function forget(member)
   local id, bytes = string.match(member, '^(%S+) (%d+)$')
-  local texts = call('HMGET', BASE .. id, 'input', 'response', 'output')
-  call('DEL', BASE .. id)   -- first: it needs no memory, and a full server then allows the rest too
+  local texts = call('HMGET', BASE .. id, 'input', 'response', 'output', 'items')
+  call('DEL', BASE .. id, unpack(item_keys(id, texts[4])))   -- first: it needs no memory, and a full server then allows the rest too
   call('ZREM', KEYS[2], member)
   call('ZREM', KEYS[5], id)
   give_back(KEYS[3], 'response_bytes', tonumber(bytes), used(KEYS[3], 'response_bytes'))
