@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from streamfleet.common import metrics
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Lane
+from streamfleet.common.message_events import DELTA
+from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES, Lane
 from streamfleet.worker.engine import asgi
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
+from streamfleet.worker.messages import fit
 from tests.contract.subjects import BAD, Subject
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -373,3 +376,134 @@ def joined(events: list[Any]) -> list[Any]:
         else:
             found.append(event)
     return found
+
+
+CITY = {"name": "weather", "input_schema": WEATHER["function"]["parameters"], "strict": True}
+SAY = {"role": "user", "content": "What is the capital of France?"}
+USED = {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"days": 2}}
+FOUND = {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "Sun"}]}
+MESSAGE: dict[str, dict[str, Any]] = {
+    "nothing special": {},
+    "a system text": {"system": "Answer in French."},
+    "system blocks": {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+    "a stop sequence": {"stop_sequences": ["the", "a", " "], "max_tokens": 12},
+    "sampling": {"temperature": 0, "top_k": 3, "top_p": 0.5, "metadata": {"user_id": "someone"}},
+    "a tool that has to be called": {"tools": [CITY], "tool_choice": {"type": "any"}, "max_tokens": 60},
+    "a tool by name": {"tools": [CITY], "tool_choice": {"type": "tool", "name": "weather"}, "max_tokens": 60},
+    "a tool that may be called": {"tools": [CITY], "tool_choice": {"type": "auto"}},
+    "a tool's result": {
+        "tools": [CITY],
+        "messages": [SAY, {"role": "assistant", "content": [USED]}, {"role": "user", "content": [FOUND]}],
+    },
+    "thinking as before": {
+        "messages": [
+            SAY,
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm", "signature": "s"},
+                    {"type": "text", "text": "日本 🌍"},
+                ],
+            },
+            SAY,
+        ]
+    },
+    "a shape": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}, "max_tokens": 30},
+    "adaptive thinking": {"thinking": {"type": "adaptive"}},
+    "a wrong temperature": {"temperature": -3},
+    "no limit": {"max_tokens": None},
+    "a tool that is not there": {"tools": [CITY], "tool_choice": {"type": "tool", "name": "none"}},
+    "a choice without tools": {"tool_choice": {"type": "any"}},
+    "a block that is none": {"messages": [{"role": "user", "content": [{"type": "nonsense"}]}]},
+    "a role that is none": {"messages": [{"role": "tool", "content": "x"}]},
+    "no messages": {"messages": []},
+    "too long a prompt": {"messages": [{"role": "user", "content": "word " * 5_000}]},
+    "no such model": {"model": "none"},
+}
+
+
+def unlike(value: Any) -> str:
+    """A message or event as text, without random ids."""
+    return re.sub(r'"(id|signature)": "[a-zA-Z_-]*[0-9a-f]{8,}"', r'"\1": "…"', json.dumps(value, sort_keys=True))
+
+
+@pytest.mark.parametrize("name", MESSAGE)
+async def test_a_message_is_that_of_vllms_own_server(engine: VllmEngine, name: str) -> None:
+    """Whole and streamed, but for how many tokens a delta has; refusals are vLLM's, and never a fault of the engine."""
+    body = {"model": "smollm2", "messages": [SAY], "max_tokens": 4, "temperature": 0, **MESSAGE[name]}
+    assert engine._app is not None
+    headers, parts = {"X-Request-Id": "one"}, list[bytes]()
+    own = await asgi.post(engine._app, MESSAGES, headers, json.dumps(body).encode())
+    whole = await engine.run(EngineRequest("one", MESSAGES, body, Lane.NORMAL))
+    events: list[Any] = []
+    request = EngineRequest("one", MESSAGES, body, Lane.NORMAL, chunk_every_s=0.05)
+    request.on_chunk = lambda line: events.append(json.loads(bytes(line)))
+    streamed = await engine.run(request)
+    assert whole.status == streamed.status == own.status
+    assert unlike(json.loads(whole.body)) == unlike(json.loads(streamed.body)) == unlike(json.loads(own.body))
+    if own.status != 200:
+        assert (own.status < 500, events) == (True, [])
+        return
+    asked = json.dumps({**body, "stream": True}).encode()
+    await asgi.post(engine._app, MESSAGES, headers, asked, parts.append)
+    told = [json.loads(line[6:]) for line in b"".join(parts).decode().split("\n") if line.startswith("data: ")]
+    assert [unlike(event) for event in in_one(events)] == [unlike(event) for event in in_one(told)]
+
+
+def in_one(events: list[Any]) -> list[Any]:
+    """Events of a message with the deltas in a row as one."""
+    found: list[Any] = []
+    for event in events:
+        if (
+            found
+            and event["type"] == found[-1]["type"] == DELTA
+            and event["delta"]["type"] == found[-1]["delta"]["type"]
+        ):
+            (piece,) = event["delta"].keys() - {"type"}
+            found[-1]["delta"][piece] += event["delta"][piece]
+        else:
+            found.append(event)
+    return found
+
+
+@pytest.mark.parametrize("thinking", [None, {"type": "enabled", "budget_tokens": 30_000}], ids=["plain", "thinking"])
+async def test_a_message_is_fitted_to_the_context(engine: VllmEngine, thinking: Any) -> None:
+    """vLLM refuses it as it is: the only difference between both."""
+    body = {"model": "smollm2", "messages": [SAY], "max_tokens": 32_000, "thinking": thinking, "stop_sequences": ["."]}
+    assert (await engine.run(EngineRequest("long", MESSAGES, body, Lane.NORMAL))).status == 400
+    request = EngineRequest("fitted", MESSAGES, body, Lane.NORMAL)
+    assert await fit(engine, request) is None
+    counted = await engine.run(EngineRequest("count", COUNT_TOKENS, {**body, "thinking": None}, Lane.NORMAL))
+    longest = engine.capacity().max_model_len
+    assert longest == request.body["max_tokens"] + json.loads(counted.body)["input_tokens"]
+    assert (await engine.run(request)).status == 200
+
+
+async def test_a_message_that_is_too_long_says_by_how_much(engine: VllmEngine) -> None:
+    longest = engine.capacity().max_model_len
+    assert longest is not None
+    for words in (longest, 3 * longest):
+        body = {"model": "smollm2", "messages": [{"role": "user", "content": "word " * words}], "max_tokens": 1}
+        refused = await fit(engine, EngineRequest("too-long", MESSAGES, body, Lane.NORMAL))
+        assert refused is not None
+        (found,) = re.findall(r"prompt is too long: (\d+) tokens > (\d+) maximum", refused.body.decode())
+        assert int(found[0]) > int(found[1]) == longest
+
+
+async def test_an_interrupted_message_goes_on(engine: VllmEngine) -> None:
+    """As a chat: it has the answer of one run, without generating again what was kept."""
+    body = {"model": "smollm2", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 40}
+    first, cut, second = (
+        EngineRequest("goes-on", MESSAGES, {**body, "temperature": 0}, Lane.NORMAL, on_chunk=lambda _: None)
+        for _ in range(3)
+    )
+    whole = json.loads((await engine.run(first)).body)
+    running = asyncio.create_task(engine.run(cut))
+    await eventually(lambda: cut.made >= 8, 20, "it writes")
+    running.cancel()
+    await asyncio.wait({running})
+    second.resume = cut.partial
+    answer = json.loads((await engine.run(second)).body)
+    assert second.resumed_tokens > 0
+    assert answer["content"] == whole["content"]
+    assert (answer["stop_reason"], answer["usage"]["output_tokens"]) == ("max_tokens", 40)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, Lane
 from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRequest, EngineUnavailable, Partial
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
@@ -194,7 +194,7 @@ async def test_it_says_which_endpoints_it_serves() -> None:
         for endpoint in (EMBEDDINGS, RERANK):
             assert endpoint not in engine.endpoints
             assert (await engine.run(EngineRequest("r-1", endpoint, {"input": "a"}, Lane.LOW))).status == 404
-    assert {*engine.endpoints} == {CHAT, COMPLETIONS, RESPONSES}
+    assert {*engine.endpoints} == {CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS}
 
 
 async def test_embeddings_have_unit_length_and_follow_the_text() -> None:

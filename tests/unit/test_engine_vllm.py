@@ -18,7 +18,7 @@ import pytest
 from pydantic import BaseModel, Field
 from structlog.testing import capture_logs
 
-from streamfleet.common.protocol import CHAT, ENDPOINTS, Lane
+from streamfleet.common.protocol import CHAT, ENDPOINTS, MESSAGES, Lane
 from streamfleet.worker.engine import vllm, vllm_host
 from streamfleet.worker.engine.asgi import Application, Receive, Send
 from streamfleet.worker.engine.base import (
@@ -165,6 +165,8 @@ async def test_every_endpoint_is_told_the_priority_where_vllm_reads_it(stand: St
     assert stand.engine is not None
     await stand.engine.run(EngineRequest("r-1", endpoint, {"input": "x"}, Lane.HIGH, 1_790_000_000_000))
     assert stand.asked["priority"] == 11_790_000_000
+    if endpoint == MESSAGES:  # whose body has no such field
+        assert stand.headers["x-vllm-priority"] == "11790000000"
 
 
 def hosted(cores: int = 1, *, told: int | None = 160_000, blocks: int | None = None, **parallel: Any) -> Hosted:

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from streamfleet.common import jsontext
 from streamfleet.common.numbers import DEFAULT_COMPLETION, MOST_TOKENS, OUTPUT_LIMITS, output_limit
-from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
+from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, MESSAGES, RESPONSES
 from streamfleet.worker.cost.check import for_engine
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import estimate
 
-WRITING = (CHAT, COMPLETIONS, RESPONSES)
+WRITING = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 
 class Read(BaseModel):
@@ -70,7 +70,9 @@ def test_the_limit_is_that_of_the_field_which_the_engine_takes(endpoint: str, te
 )
 @pytest.mark.parametrize("endpoint", WRITING)
 def test_a_limit_is_the_number_that_the_engine_reads(endpoint: str, value: Any) -> None:
-    name = {CHAT: "max_completion_tokens", COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}[endpoint]
+    name = {CHAT: "max_completion_tokens", COMPLETIONS: "max_tokens", RESPONSES: "max_output_tokens"}.get(
+        endpoint, "max_tokens"
+    )
     assert output_limit({name: value}, endpoint) == min(Read(limit=value).limit, MOST_TOKENS)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES
+from streamfleet.common.protocol import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 MOST_DIGITS = 400
 """Text longer than this is no number that anybody means, whatever an engine makes of it."""
@@ -29,6 +29,7 @@ LIMIT_FIELDS = {
     CHAT: ("max_completion_tokens", "max_tokens"),
     COMPLETIONS: ("max_tokens",),
     RESPONSES: ("max_output_tokens",),
+    MESSAGES: ("max_tokens",),
 }
 """Fields for the limit of output tokens, by endpoint; the first that is there counts, as in vLLM."""
 OUTPUT_LIMITS = tuple(dict.fromkeys(name for names in LIMIT_FIELDS.values() for name in names))

@@ -56,6 +56,8 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 EMBEDDINGS = "/v1/embeddings"
 RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
 SCORE = "/v1/score"
 RERANK = "/v1/rerank"
 CLASSIFY = "/classify"
@@ -64,7 +66,8 @@ TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 # A closed list, because the in-process engine also serves administrative paths, which no request may reach.
 ENDPOINTS = frozenset(
-    {CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE}
+    {CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES, COUNT_TOKENS}
+    | {SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE}
 )
 
 MAX_NAME_CHARS, MAX_META_BYTES = envelope.MAX_NAME_CHARS, envelope.MAX_META_BYTES

@@ -19,9 +19,12 @@ def event_type(raw: str) -> str:
     """Returns the type of an event; empty for a chunk of chats, which has none.
 
     Args:
-        raw: a JSON object. vLLM writes the type last, where it is found without parsing.
+        raw: a JSON object. vLLM writes the type last, of a message first, where it is found without parsing.
     """
-    kind: Any = raw[:-2].rpartition('"type":"')[2] if raw.endswith('"}') else ""
+    if raw.startswith('{"type":"'):
+        kind: Any = raw[9 : raw.find('"', 9)]
+    else:
+        kind = raw[:-2].rpartition('"type":"')[2] if raw.endswith('"}') else ""
     if not _TYPE.fullmatch(kind):
         kind = json.loads(raw).get("type")
     return kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else ""

@@ -104,7 +104,7 @@ def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:
     """An engine's count of tokens; None if it is missing or not possible, because any server can be the engine."""
     used = usage.get(name)
     if used is None:
-        used = usage.get(_IN_RESPONSES[name])
+        used = usage.get(_IN_RESPONSES.get(name, name))
     return used if isinstance(used, int) and 0 <= used <= MOST_TOKENS else None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from streamfleet.common import message_events
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.response_events import TEXT_DELTA
 
@@ -20,7 +21,7 @@ class Chunk:
     Attributes:
         id: ``<stream id>/<index in its group>``: pass it to `stream` as `after` to continue after this chunk.
         data: the OpenAI chunk object: ``chat.completion.chunk``, or ``text_completion`` for /v1/completions,
-            an event for /v1/responses.
+            an event for /v1/responses and /v1/messages.
         raw: the same as JSON text, for forwarding without parsing.
         attempt: attempt that generated it.
     """
@@ -64,6 +65,8 @@ def text_of(data: Mapping[str, Any]) -> str:
     """Text that a chunk adds to the first choice, or an event to a response."""
     if data.get("type") == TEXT_DELTA:
         return str(data.get("delta"))
+    if data.get("type") == message_events.DELTA:
+        return message_events.text_of(data)
     choices = data.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index", 0) == 0:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from streamfleet.common import message_events
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.jsontext import single_line
 from streamfleet.common.protocol import Status
@@ -111,8 +112,11 @@ class _Seam:
     def add(self, chunk: Chunk) -> list[Event]:
         """Returns events in place of a chunk: its new part, nothing, or a restart if the text before is another one."""
         self._held.append(chunk)
-        if "choices" not in chunk.data:  # an event of a response, with numbers and ids of its own run
-            return self.give_up()
+        kind = chunk.data.get("type")
+        if kind in (message_events.START, message_events.BLOCK) and self._had.characters:
+            return []  # the reader has the beginning of a message
+        if "choices" not in chunk.data and kind != message_events.DELTA:
+            return self.give_up()  # an event of a response, with numbers and ids of its own run
         text, ends = chunk.text, _finishes(chunk.data)
         known = min(len(text), self._had.characters - self._told.characters)
         self._told.add(text[:known])
@@ -316,6 +320,10 @@ def _finishes(data: Mapping[str, Any]) -> bool:
 
 def _without(chunk: Chunk, characters: int) -> Chunk | None:
     """Returns a chunk without so many characters of its text; None if it has more than text (log probabilities, …)."""
+    if chunk.data.get("type") == message_events.DELTA:
+        data = {**chunk.data, "delta": {**chunk.data["delta"], "text": chunk.text[characters:]}}
+        raw = single_line(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+        return Chunk(chunk.id, data, raw, chunk.attempt)
     choices = chunk.data["choices"]
     if len(choices) != 1:
         return None

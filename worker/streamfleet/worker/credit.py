@@ -20,7 +20,7 @@ from streamfleet.common.numbers import (
     output_limit,
     sequences,
 )
-from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES
+from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, MESSAGES, RESPONSES
 from streamfleet.worker.engine.base import Capacity
 
 LEAST_RATIO, MOST_RATIO = BYTES_PER_TOKEN / MOST_BYTES_PER_TOKEN, float(BYTES_PER_TOKEN)
@@ -34,7 +34,7 @@ PACE_S = 1_000.0
 PACE_TOKENS, LEAST_OUTPUT = 50_000.0, 16
 """Output tokens over which the pace of writing is measured, and the fewest of a sequence that tell it: shorter runs are
 mostly read or wait."""
-POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES}
+POOLING = ENDPOINTS - {CHAT, COMPLETIONS, RESPONSES, MESSAGES}
 """Endpoints that generate nothing: each input is a sequence that is only read."""
 _SCORED = ("query", "queries", "text_1", "text_2", "data_1", "data_2", "documents", "items")
 
@@ -168,6 +168,8 @@ def estimate(
     """
     if endpoint not in POOLING:
         limit = output_limit(body, endpoint)
+        if endpoint == MESSAGES and limit and longest and limit >= longest:
+            limit = None  # its field is required: so much says only that nobody limits it
         return demand_of(body_bytes, sequences(body), usual_output if limit is None else limit, longest, prompt_ratio)
     count = inputs(body, endpoint)
     shared = sum(len(value) for name in _SCORED if isinstance(value := body.get(name), str))

@@ -19,7 +19,17 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.logs import bind_log_context
-from streamfleet.common.protocol import CHAT, CLASSIFY, COMPLETIONS, EMBEDDINGS, POOLING, SCORE, Lane, Request
+from streamfleet.common.protocol import (
+    CHAT,
+    CLASSIFY,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    POOLING,
+    SCORE,
+    Lane,
+    Request,
+)
 from streamfleet.common.results import tokens_used
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import (
@@ -35,6 +45,7 @@ from streamfleet.worker.engine.base import (
 )
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlightRequest, StopReason
+from streamfleet.worker.messages import fit
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -198,7 +209,8 @@ class Executor:
         request.abort = task.cancel
         answer: EngineReply | EngineError | None = None
         try:
-            answer = await self._engine.run(asked)
+            refusal = await fit(self._engine, asked) if asked.endpoint == MESSAGES else None
+            answer = refusal or await self._engine.run(asked)
             hit(Point.RESULT_COMPUTED)
         except asyncio.CancelledError:
             if task.cancelling() > cancels_before and request.stop_reason is None:

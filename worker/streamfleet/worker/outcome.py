@@ -7,13 +7,15 @@ and the completer writes it to Redis.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest, naming, openai_error
 from streamfleet.common.numbers import OUTPUT_LIMITS, number
-from streamfleet.common.protocol import CHAT, COMPLETIONS, Status
+from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, Status
+from streamfleet.common.results import tokens_used
 from streamfleet.worker.engine.base import EngineReply, EngineRequest, Partial
 
 _TOO_LONG = re.compile(r"context (?:length|size|window)|maximum model length|max_model_len", re.IGNORECASE)
@@ -22,7 +24,7 @@ _ENGINES_OWN = (None, "input_text", "input_tokens")
 """Names by which vLLM means the prompt; no request has such fields."""
 _NO_ROOM = "max_tokens must be at least 1, got 0"
 """Words of vLLM for a limit that it has itself cut to 0, because the prompt fills the context."""
-_PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt"}
+_PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", MESSAGES: "messages", COUNT_TOKENS: "messages"}
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
@@ -141,7 +143,7 @@ def judge(reply: EngineReply, asked: EngineRequest | None = None) -> Outcome:
             reply.status,
             response=reply.body,
             finish_reason=_finish_reason(body),
-            usage=body["usage"] if isinstance(body.get("usage"), dict) else {},
+            usage=_usage_of(body),
             first_token_ms=reply.first_token_ms,
             engine_ok=True,
         )
@@ -154,6 +156,18 @@ def judge(reply: EngineReply, asked: EngineRequest | None = None) -> Outcome:
     )
 
 
+def _usage_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an answer's usage; that of a message by the names of a chat's, which all who count tokens read."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict) or body.get("type") != "message":
+        return usage if isinstance(usage, dict) else {}
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+    new, cached, created, written = (tokens_used(usage, name) or 0 for name in names)
+    read = new + cached + created
+    counted = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return {**counted, "prompt_tokens_details": {"cached_tokens": cached}} if cached else counted
+
+
 def _parse(body: bytes) -> Any:
     try:
         return jsontext.parse(body)
@@ -163,6 +177,8 @@ def _parse(body: bytes) -> Any:
 
 def _finish_reason(body: dict[str, Any]) -> str:
     choices = body.get("choices")
+    of_message = [{"finish_reason": body.get("stop_reason")}] if body.get("type") == "message" else []
+    choices = choices or of_message
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         said = str(choices[0].get("finish_reason") or "")[:100]
         return said.encode(errors="replace").decode()  # half of a surrogate pair could not be stored

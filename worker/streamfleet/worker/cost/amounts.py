@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.numbers import LIMIT_FIELDS, OUTPUT_LIMITS, number, sequences, shown
+from streamfleet.common.protocol import MESSAGES
 from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive, too_long
 from streamfleet.worker.cost.shape import is_tokens
 
@@ -102,6 +103,8 @@ def _check_sequences(body: Mapping[str, Any], limits: CostLimits) -> None:
 
 
 def _check_output(body: Mapping[str, Any], limits: CostLimits, longest: int | None, endpoint: str) -> None:
+    if endpoint == MESSAGES:
+        return  # `for_engine` cuts it
     asked = sequences(body)
     most = most_output_tokens(limits, longest, asked)
     obeyed = [name for name in LIMIT_FIELDS.get(endpoint, ()) if body.get(name) is not None][:1]

@@ -22,7 +22,7 @@ from streamfleet.common.numbers import (
     output_limit,
     sequences,
 )
-from streamfleet.common.protocol import CHAT, COMPLETIONS
+from streamfleet.common.protocol import CHAT, COMPLETIONS, MESSAGES
 from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
 from streamfleet.worker.cost.grammars import GUIDED, check_grammars, translate_guided
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
@@ -58,7 +58,7 @@ def check_cost(body: Mapping[str, Any], limits: CostLimits, longest: int | None 
     """
     try:
         check_shape(body, limits, endpoint)
-        check_forms(body)
+        check_forms(body, endpoint)
         check_amounts(body, limits, longest, endpoint)
         check_prompt(body, limits, longest, endpoint)
         check_grammars(body, limits)
@@ -150,6 +150,9 @@ def for_engine(
         passed = translate_guided(passed, limits, endpoint)
     if "max_tokens" in body and endpoint == CHAT and body.get("max_completion_tokens") is not None:
         passed["max_tokens"] = body["max_completion_tokens"]  # servers that know the older name alone take the same
+    if endpoint == MESSAGES and limits and (asked := output_limit(body, endpoint)):
+        # Its field is required, so that clients send what no model of theirs exceeds.
+        passed["max_tokens"] = min(asked, most_output_tokens(limits, longest))
     cap = _output_cap(body, endpoint, limits, longest) if limits else None
     return passed if cap is None else {**passed, "max_tokens": cap}
 

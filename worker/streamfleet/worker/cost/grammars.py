@@ -26,7 +26,7 @@ MOST_ROUNDS = 128
 """Beyond, xgrammar 0.2 breaks on a pattern in a schema, and vLLM answers 500: an engine's fault, not the request's."""
 _FIELDS = (
     *("response_format", "structured_outputs", "text", "guided_json", "guided_regex", "guided_choice"),
-    *("guided_grammar", "guided_whitespace_pattern", "structural_tag"),
+    *("guided_grammar", "guided_whitespace_pattern", "structural_tag", "output_config"),
 )
 GUIDED = "guided_"
 _SUCCESSORS = {f"{GUIDED}{name}": name for name in ("json", "regex", "choice", "grammar")}
@@ -62,7 +62,9 @@ def check_grammars(body: Mapping[str, Any], limits: CostLimits) -> None:
         if tools is not None:
             for tool in tools if isinstance(tools, list) else [tools]:
                 _check_bytes(name, tool, limits)
-            compiled = body.get("tool_choice") not in (None, "none", "auto")
+            choice = body.get("tool_choice")
+            kind = choice.get("type") if isinstance(choice, dict) else choice  # of a message, an object says `auto`
+            compiled = kind not in (None, "none", "auto")
             if compiled and (size := len(json.dumps(tools))) > limits.max_tools_bytes:
                 most = limits.max_tools_bytes
                 message = f"are {size} bytes; at most {most} are allowed where tool_choice makes the model call one"

@@ -94,3 +94,8 @@ def too_long(field: str, message: str, longest: int | None) -> InvalidRequest:
     """Returns the error for a request that the model's context cannot hold, with OpenAI's code for it."""
     text = f"{message}: the model's context is {longest} tokens, prompt and output together"
     return InvalidRequest(text, field, "context_length_exceeded")
+
+
+def prompt_too_long(tokens: int, longest: int) -> InvalidRequest:
+    """Returns that error for a message, in the words of Anthropic's API: clients read them to shorten the prompt."""
+    return InvalidRequest(f"prompt is too long: {tokens} tokens > {longest} maximum", None, "context_length_exceeded")

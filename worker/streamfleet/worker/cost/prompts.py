@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.numbers import BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN
-from streamfleet.common.protocol import RESPONSES
+from streamfleet.common.protocol import COUNT_TOKENS, MESSAGES, RESPONSES
 from streamfleet.worker.cost.amounts import INPUTS
-from streamfleet.worker.cost.limits import CostLimits, Feature, too_expensive, too_long
+from streamfleet.worker.cost.limits import CostLimits, Feature, prompt_too_long, too_expensive, too_long
 from streamfleet.worker.cost.shape import is_ordinary, is_tokens
 
 _TOKEN_BYTES = 4
@@ -21,6 +22,7 @@ _TOGETHER = (
     "prompt",
     "tokens",
     "messages",
+    "system",
     "instructions",
     "tools",
     "functions",
@@ -58,10 +60,17 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
     _check_messages(body, limits, endpoint)
     for name in (*_TOGETHER, *_EACH):
         for key, value in _strings_and_parts(body.get(name)):
-            _check_media(name, key, value, limits)
+            _check_media(name, key, value, limits, endpoint)
     most = limits.max_prompt_bytes or (longest * MOST_BYTES_PER_TOKEN if longest else 0)
-    if most:
+    if not most:
+        return
+    try:
         _check_bytes(body, most, None if limits.max_prompt_bytes else longest)
+    except InvalidRequest as error:
+        if endpoint in (MESSAGES, COUNT_TOKENS) and longest and error.code == "context_length_exceeded":
+            size = sum(_text_bytes(body.get(name)) for name in _TOGETHER)
+            raise prompt_too_long(size // BYTES_PER_TOKEN, longest) from None
+        raise
 
 
 def readable_bytes(body: Mapping[str, Any], size: int) -> int:
@@ -73,7 +82,7 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
     """
     for name in (*_TOGETHER, *_EACH):
         for key, value in _strings_and_parts(body.get(name)):
-            if key in _MEDIA or key in _MEDIA_URLS or key == "input_audio":
+            if key in _MEDIA or key in _MEDIA_URLS or key == "input_audio" or _is_image(key, value):
                 size += _readable_as(key, value)
     return max(0, size)
 
@@ -83,12 +92,19 @@ def _readable_as(key: str, value: Any) -> int:
     given = value if isinstance(value, str) else ""
     if isinstance(value, dict):
         given = next((text for name in _MEDIA_CONTENTS if isinstance(text := value.get(name), str)), "")
+        if _is_image(key, value):
+            return _MEDIUM_TOKENS["image"] * BYTES_PER_TOKEN - len(given)
     kind = key.removeprefix("input_")[:5]
     if given[:5].lower() == "data:":
         kind = given[5:10].lower()
     elif key != "input_audio" and "://" not in given[:40]:  # only audio comes in base64 without a prefix
         return 0
     return _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * BYTES_PER_TOKEN - len(given)
+
+
+def _is_image(key: str, value: Any) -> bool:
+    """True for the source of an image as messages have it."""
+    return key == "source" and isinstance(value, dict) and value.get("type") == "base64"
 
 
 def _check_features(body: Mapping[str, Any], limits: CostLimits) -> None:
@@ -142,7 +158,11 @@ def _strings_and_parts(value: Any) -> Iterator[tuple[str, Any]]:
             waiting.extend(found.items())
 
 
-def _check_media(name: str, key: str, value: Any, limits: CostLimits) -> None:
+def _check_media(name: str, key: str, value: Any, limits: CostLimits, endpoint: str) -> None:
+    if endpoint in (MESSAGES, COUNT_TOKENS):  # nothing else of a message is fetched; inputs of tools may have any key
+        if key == "source" and isinstance(value, dict) and value.get("type") == "url":
+            limits.require(Feature.MEDIA_URLS, name, "has a source to fetch; send it as base64")
+        return
     if key.endswith("_embeds") and value is not None:
         limits.require(Feature.EMBEDS, name, f"brings tensors to load, in {key[:80]!r}")
     url = value.get("url") if isinstance(value, dict) else value

@@ -18,7 +18,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.numbers import shown
 
 # Fields whose value is a schema, or the text of one; `structural_tag` is no schema, but holds some.
-_SCHEMAS = frozenset({"json", "guided_json", "schema", "json_schema", "parameters"})
+_SCHEMAS = frozenset({"json", "guided_json", "schema", "json_schema", "parameters", "input_schema"})
 _TEXTS = frozenset({*_SCHEMAS, "structural_tag"})
 # Keywords whose value holds schemas by names of the caller's choice, and those whose value is data.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CLASSIFY, COMPLETIONS, DETOKENIZE, EMBEDDINGS, POOLING, RESPONSES
+from streamfleet.common.protocol import (
+    CLASSIFY,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    DETOKENIZE,
+    EMBEDDINGS,
+    MESSAGES,
+    POOLING,
+    RESPONSES,
+)
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 
 # Fields that may hold a prompt as tokens. In other fields an engine examines each item for other meanings.
@@ -114,7 +123,7 @@ def is_tokens(value: list[Any]) -> bool:
     return bool(value) and set(map(type, value)) == {int} and min(value) >= 0 and max(value) < 2**32
 
 
-def check_forms(body: Mapping[str, Any]) -> None:
+def check_forms(body: Mapping[str, Any], endpoint: str = "") -> None:
     """Raise if a field that nobody else checks is not the list or the object that it must be.
 
     Raises:
@@ -132,9 +141,25 @@ def check_forms(body: Mapping[str, Any]) -> None:
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         if calls is not None and not isinstance(calls, list):
             raise InvalidRequest("has a message whose tool_calls are no list", "messages", "invalid_type")
+    if endpoint in (MESSAGES, COUNT_TOKENS):
+        _check_results(body)
+        return
     chosen = isinstance(body.get("tool_choice"), dict) and "messages" in body  # the engine looks its name up there
     if chosen and not all(_has_name(tool) for tool in body.get("tools") or []):
         raise InvalidRequest("must be objects, each with a function that has a name", "tools", "invalid_type")
+
+
+def _check_results(body: Mapping[str, Any]) -> None:
+    """Raise if an image in a tool's result has no source: all else of a message is checked by the engine."""
+    contents = (message.get("content") for message in body.get("messages", []) if isinstance(message, dict))
+    blocks = (block.get("content") for each in contents if isinstance(each, list) for block in _objects(each))
+    items = (item for each in blocks if isinstance(each, list) for item in _objects(each))
+    if any(item.get("type") == "image" and not isinstance(item.get("source"), dict) for item in items):
+        raise InvalidRequest("has an image without a source", "messages", "invalid_type")
+
+
+def _objects(given: list[Any]) -> list[dict[str, Any]]:
+    return [each for each in given if isinstance(each, dict)]
 
 
 def _has_name(tool: Any) -> bool:

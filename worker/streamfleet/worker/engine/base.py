@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, RESPONSES, Lane
+from streamfleet.common.protocol import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Lane
 
 NO_DEADLINE_S = 9_999_999_999
-STREAMED = frozenset({CHAT, COMPLETIONS, RESPONSES})
+STREAMED = frozenset({CHAT, COMPLETIONS, RESPONSES, MESSAGES})
 """Endpoints whose answers come in chunks where somebody wants them."""
 
 

@@ -473,7 +473,7 @@ class OpenAIEngine:
             kind = response.headers.get("Content-Type", "no content type")[:100]
             text = f"{self._shown} answers {status} with something that is not a JSON object in UTF-8, but {kind}"
             raise EngineUnavailable(text, said=begins)
-        if was_aborted(body):
+        if was_aborted(body, request.endpoint):
             raise EngineAborted(f"{self._shown} dropped the request before it was finished")
         return EngineReply(status, body)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamfleet.common import jsontext
 from streamfleet.common.errors import openai_error
-from streamfleet.common.protocol import ENDPOINTS
+from streamfleet.common.protocol import ENDPOINTS, MESSAGES
 from streamfleet.worker.engine.base import EngineReply
 
 
@@ -51,11 +51,13 @@ def is_object(body: bytes) -> bool:
         return False
 
 
-def was_aborted(body: bytes) -> bool:
+def was_aborted(body: bytes, endpoint: str = "") -> bool:
     """True if the engine dropped the request before its end and answered with the tokens so far.
 
-    vLLM then answers 200 with the finish reason ``abort``; that is no success.
+    vLLM then answers 200 with the finish reason ``abort``, of a message with no reason; that is no success.
     """
+    if endpoint == MESSAGES:
+        return b'"type":"message"' in body and b'"stop_reason":"' not in body
     if b'"abort"' not in body:  # saves parsing nearly every answer
         return False
     try:

@@ -16,9 +16,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+from streamfleet.common import message_events
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.numbers import BYTES_PER_TOKEN
-from streamfleet.common.protocol import CHAT, EMBEDDINGS, RESPONSES
+from streamfleet.common.protocol import CHAT, EMBEDDINGS, MESSAGES, RESPONSES
 from streamfleet.common.response_events import TEXT_DELTA, events_of
 from streamfleet.worker.engine import partial, simulated_api
 from streamfleet.worker.engine.base import (
@@ -163,11 +164,13 @@ class SimulatedEngine:
         chunks: _Chunks | _Events | None = None
         if request.streams:
             chunks = (
-                _Events(plan, created_s, self._clock) if request.endpoint == RESPONSES else _Chunks(plan, created_s)
+                _Events(plan, created_s, self._clock)
+                if request.endpoint in (RESPONSES, MESSAGES)
+                else _Chunks(plan, created_s)
             )
         job = _Job(plan, done, self._clock.monotonic(), plan.steps - self._steps_taken_over(plan), chunks)
         request.resumed_tokens = request.made = job.made
-        request.continuable = bool(plan.lengths) and not isinstance(chunks, _Events)
+        request.continuable = bool(plan.lengths) and not (request.streams and request.endpoint == RESPONSES)
         request.snapshot = lambda: self._snapshot(job)
         heappush(self._waiting, (request.priority, next(self._order), job))
         self._watchdog.entered()
@@ -417,7 +420,7 @@ class _Chunks:
 
 
 class _Events:
-    """The events of one streamed response, as often as a reader gets them.
+    """The events of one streamed response or message, as often as a reader gets them.
 
     Args:
         plan: what is answered.
@@ -428,10 +431,12 @@ class _Events:
     def __init__(self, plan: simulated_api.Plan, created_s: int, clock: Clock) -> None:
         self._plan, self._created_s, self._clock = plan, created_s, clock
         self._request = plan.request
-        events = events_of(simulated_api.response(plan, created_s))
-        at = next(number for number, event in enumerate(events) if event["type"] == TEXT_DELTA)
-        self._begin, self._delta, self._end = events[:at], events[at], events[at + 1 : -1]
-        self._tokens = self._end[0]["text"].split(" ")
+        events, kinds = self._whole(), (TEXT_DELTA, message_events.DELTA)
+        at = next(number for number, event in enumerate(events) if event["type"] in kinds)
+        self._begin, self._delta = events[:at], events[at]
+        self._after = len(events) - at - 1
+        (text,) = simulated_api.texts(plan)
+        self._tokens = text.split(" ")
         self._made = self._told = self._events = 0
         self._due_at = 0.0
 
@@ -446,17 +451,25 @@ class _Events:
     def end(self, cached_tokens: int) -> None:
         """Hand on the rest of the text, and the whole response."""
         self._tell()
-        self._hand_on(*self._end, events_of(simulated_api.response(self._plan, self._created_s, cached_tokens))[-1])
+        self._hand_on(*self._whole(cached_tokens)[-self._after :])
+
+    def _whole(self, cached_tokens: int = 0) -> list[dict[str, Any]]:
+        if self._request.endpoint == MESSAGES:
+            return message_events.events_of(simulated_api.message(self._plan, cached_tokens))
+        return events_of(simulated_api.response(self._plan, self._created_s, cached_tokens))
 
     def _tell(self) -> None:
         first, self._told = self._told, self._made
         if tokens := self._tokens[first : self._told]:
-            self._hand_on({**self._delta, "delta": (" " if first else "") + " ".join(tokens)})
+            text = (" " if first else "") + " ".join(tokens)
+            delta = {"type": "text_delta", "text": text} if self._request.endpoint == MESSAGES else text
+            self._hand_on({**self._delta, "delta": delta})
             self._due_at = self._clock.monotonic() + self._request.chunk_every_s
 
     def _hand_on(self, *events: dict[str, Any]) -> None:
         for event in events:
-            chunk = json.dumps({**event, "sequence_number": self._events}, separators=(",", ":"))
+            number = {} if self._request.endpoint == MESSAGES else {"sequence_number": self._events}
+            chunk = json.dumps({**event, **number}, separators=(",", ":"))
             self._events += 1
             if self._request.on_chunk is not None:
                 self._request.on_chunk(chunk.encode("ascii"))

@@ -18,12 +18,12 @@ from itertools import cycle, islice
 from typing import Any
 
 from streamfleet.common.numbers import BYTES_PER_TOKEN, DEFAULT_COMPLETION, LIMIT_FIELDS
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
+from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.engine.replies import error_reply
 
 MODEL = "simulated"
-SERVED = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS)
+SERVED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS, EMBEDDINGS)
 _EMBEDDING_SIZE = 32
 _MOST_STOPS = 4
 # Field: values that ask for nothing, besides null, false and empty ones.
@@ -118,7 +118,7 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
     if isinstance(prompts, EngineReply):
         return prompts
     tokens = [_count_tokens(prompt) for prompt in prompts]
-    if request.endpoint == EMBEDDINGS:
+    if request.endpoint in (EMBEDDINGS, COUNT_TOKENS):
         if max(tokens) > max_model_len:
             return _too_long(max(tokens), 0, max_model_len)
         return Plan(request, prompts, sum(tokens), (), ())
@@ -130,7 +130,7 @@ def plan(request: EngineRequest, models: Sequence[str], max_model_len: int, seed
     room = asked or max_model_len - max(tokens)
     natural = room if body.get("ignore_eos") is True else _natural_length(seed, request.id)
     length, reason = (room, "length") if natural >= room else (natural, "stop")
-    choices = 1 if request.endpoint == RESPONSES else body.get("n") or 1
+    choices = 1 if request.endpoint in (RESPONSES, MESSAGES) else body.get("n") or 1
     stops = _stops(request)
     ends = [_stopped(prompt, length, stops) or (length, reason) for prompt in prompts for _ in range(choices)]
     lengths, reasons = zip(*ends, strict=True)
@@ -147,6 +147,10 @@ def answer(done: Plan, created_s: int, cached_tokens: int = 0) -> bytes:
     """
     if done.request.endpoint == EMBEDDINGS:
         return _embeddings(done)
+    if done.request.endpoint == COUNT_TOKENS:
+        return _json({"input_tokens": done.prompt_tokens})
+    if done.request.endpoint == MESSAGES:
+        return _json(message(done, cached_tokens))
     if done.request.endpoint == RESPONSES:
         return _json(response(done, created_s, cached_tokens))
     chat = done.request.endpoint == CHAT
@@ -256,7 +260,8 @@ def _check_stop(body: Mapping[str, Any]) -> EngineReply | None:
 
 def _stops(request: EngineRequest) -> tuple[str, ...]:
     """Texts that end an answer; empty for endpoints without the field."""
-    given = request.body.get("stop") if request.endpoint in (CHAT, COMPLETIONS) else None
+    name = {CHAT: "stop", COMPLETIONS: "stop", MESSAGES: "stop_sequences"}.get(request.endpoint, "")
+    given = request.body.get(name)
     return tuple(filter(None, given if isinstance(given, list) else [given]))
 
 
@@ -276,6 +281,11 @@ def _prompts(request: EngineRequest) -> tuple[str, ...] | EngineReply:
         return _chat_prompt(request.body.get("messages"))
     if request.endpoint == RESPONSES:
         return _input_prompt(request.body)
+    if request.endpoint in (MESSAGES, COUNT_TOKENS):
+        system = request.body.get("system")
+        first = [{"role": "system", "content": system}] if system else []
+        messages = request.body.get("messages")
+        return _chat_prompt([*first, *messages] if isinstance(messages, list) else messages)
     if request.endpoint in {COMPLETIONS, EMBEDDINGS}:
         name = "prompt" if request.endpoint == COMPLETIONS else "input"
         return _plain_prompts(request.body.get(name), name)
@@ -395,6 +405,26 @@ def response(done: Plan, created_s: int, cached_tokens: int = 0) -> dict[str, An
             "output_tokens": used,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": done.prompt_tokens + used,
+        },
+    }
+
+
+def message(done: Plan, cached_tokens: int = 0) -> dict[str, Any]:
+    """The message of a request in Anthropic's terms. Arguments as of `answer`."""
+    (text,), (reason,), whole = texts(done), done.finish_reasons, _text(done.prompts[0], done.lengths[0])
+    stop = next((stop for stop in done.stops if whole[len(text) :].startswith(stop)), None)
+    ends = {"stop_reason": "max_tokens"} if reason == "length" else {"stop_reason": "end_turn"}
+    return {
+        "id": f"chatcmpl-{done.request.id}",  # as vLLM names it
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": text}],
+        "model": MODEL,
+        **(ends if stop is None else {"stop_reason": "stop_sequence", "stop_sequence": stop}),
+        "usage": {
+            "input_tokens": done.prompt_tokens - cached_tokens,
+            "output_tokens": sum(done.lengths),
+            "cache_read_input_tokens": cached_tokens,
         },
     }
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from streamfleet.common import jsontext
 from streamfleet.common.jsontext import single_line
-from streamfleet.common.protocol import RESPONSES
+from streamfleet.common.message_events import DELTA, END, STOP, MessageAssembly
+from streamfleet.common.protocol import MESSAGES, RESPONSES
 from streamfleet.worker.engine.assembling import Assembly
 from streamfleet.worker.engine.base import EngineRequest
 
@@ -28,12 +29,12 @@ _STATUSES = {
     "server_error": 500,
     **dict.fromkeys(("invalid", "BadRequest", "unsupported", "context_length", "image", "policy"), 400),
 }
-"""HTTP statuses by what a failed response's code or type contains, the first that does; of all others, 500."""
+"""HTTP statuses by what a failed response's or message's code or type contains, the first that does; of all others, 500."""
 
 
 def streamed_body(request: EngineRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the body that asks for a streamed answer, always with token counts, which the result needs."""
-    if request.endpoint == RESPONSES:  # its last event has the whole answer
+    if request.endpoint in (RESPONSES, MESSAGES):  # their last events count the tokens
         return {**body, "stream": True}
     along = {"continuous_usage_stats": True} if request.counts_along else {}
     return {**body, "stream": True, "stream_options": {"include_usage": True, **along}}
@@ -55,7 +56,7 @@ class SseParser:
         self.first_at: float | None = None
         self.chunks = 0
         self._request, self._clock = request, clock
-        self._assembly = Assembly()
+        self._assembly: Assembly | MessageAssembly = MessageAssembly() if request.endpoint == MESSAGES else Assembly()
         self._response: Any = None  # as the last event of a response has it
         self._events = 0
         self._rest = b""
@@ -104,6 +105,8 @@ class SseParser:
             self._broken = True
         elif self._request.endpoint == RESPONSES:
             self._response_event(chunk, data)
+        elif self._request.endpoint == MESSAGES:
+            self._message_event(chunk, data)
         elif chunk.get("error") and "choices" not in chunk:
             self._error = (_status_of(chunk["error"]), data)
         else:
@@ -134,9 +137,7 @@ class SseParser:
             )
             error = response.get("error") or event.get("error") or flat
             told = error if isinstance(error, dict) else {"message": str(error)}
-            names = f"{told.get('code')} {told.get('type')}"
-            other = next((status for name, status in _STATUSES.items() if name in names), 500)
-            self._error = _status_of(told, other), json.dumps({"error": told}).encode()
+            self._fail(told)
             return
         if kind in _FINAL:
             self._response, self._done = response, True
@@ -151,6 +152,31 @@ class SseParser:
         self._events += 1
         if self._request.on_chunk is not None:
             self._request.on_chunk(_on_one_line(data))
+
+    def _message_event(self, event: dict[str, Any], data: bytes) -> None:
+        """Hand on an event of a message. One without a reason for the end is the engine's own breaking off."""
+        kind = event.get("type")
+        if kind == "error":
+            error = event.get("error")
+            told = error if isinstance(error, dict) else {"message": str(error)}
+            self._fail(told)
+            return
+        self._assembly.add(event)
+        if kind == END and not self._assembly.finished:
+            self._aborted = True
+            return
+        if kind == STOP:
+            self._done = True
+        elif kind == DELTA:
+            self.chunks += 1
+            self.first_at = self.first_at or self._clock()
+        if self._request.on_chunk is not None and kind != "ping":
+            self._request.on_chunk(_on_one_line(data))
+
+    def _fail(self, told: Mapping[str, Any]) -> None:
+        names = f"{told.get('code')} {told.get('type')}"
+        other = next((status for name, status in _STATUSES.items() if name in names), 500)
+        self._error = _status_of(told, other), json.dumps({"error": told}).encode()
 
 
 def _on_one_line(data: bytes) -> bytes:

@@ -16,7 +16,7 @@ import structlog
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
-from streamfleet.common.protocol import EMBEDDINGS, RESPONSES
+from streamfleet.common.protocol import EMBEDDINGS, MESSAGES, RESPONSES
 from streamfleet.worker.engine import asgi, direct, vllm_host
 from streamfleet.worker.engine.base import (
     Capacity,
@@ -46,6 +46,7 @@ from streamfleet.worker.engine.vllm_setup import (
     prepare_environment,
 )
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
+from streamfleet.worker.messages import without_budget
 
 log = structlog.get_logger(__name__)
 
@@ -157,6 +158,8 @@ class VllmEngine:
             asked = {**asked, "priority": request.priority}
         if request.endpoint == RESPONSES:
             asked = {**asked, "request_id": f"resp_{request.id}"}  # the id of the response
+        if request.endpoint == MESSAGES and not hosted.reasons:
+            asked = without_budget(asked)
         body = encode_body(asked)
         if isinstance(body, EngineReply):
             return body
@@ -258,6 +261,8 @@ class VllmEngine:
 
     def _headers(self, hosted: vllm_host.Hosted, request: EngineRequest) -> dict[str, str]:
         headers = {"X-Request-Id": request.id, **hosted.authorization}
+        if hosted.by_priority and request.endpoint == MESSAGES:  # whose body has no such field
+            headers["X-Vllm-Priority"] = str(request.priority)
         if request.traceparent:
             headers["traceparent"] = request.traceparent
         return headers
@@ -281,7 +286,7 @@ class VllmEngine:
             return error_reply(500, f"vLLM gave no answer: {error.__cause__ or error}", None, "engine_error")
         if status == 503:  # only with --max-num-queued-reqs and its like
             raise EngineUnavailable("vLLM's own queue is full", busy=True)
-        if was_aborted(response.body):
+        if was_aborted(response.body, progress.request.endpoint):
             if hosted.dead:
                 raise EngineDied("the vLLM engine core died")
             raise EngineAborted("vLLM dropped the request before it was finished")

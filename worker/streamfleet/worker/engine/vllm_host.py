@@ -24,7 +24,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import structlog
 
-from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS
+from streamfleet.common.protocol import CHAT, COMPLETIONS, ENDPOINTS, MESSAGES
 from streamfleet.worker.engine import partial
 from streamfleet.worker.engine.asgi import Application
 from streamfleet.worker.engine.base import Capacity, EngineRequest, Partial
@@ -122,6 +122,12 @@ class Hosted:
     def by_priority(self) -> bool:
         """True if it schedules by priority; otherwise it refuses requests that have one."""
         return str(getattr(self.args, "scheduling_policy", "")) == "priority"
+
+    @property
+    def reasons(self) -> bool:
+        """True if a thinking budget can be obeyed; otherwise it is refused."""
+        config = getattr(self.engine, "vllm_config", None)
+        return bool(getattr(getattr(config, "reasoning_config", None), "enabled", False))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -418,7 +424,7 @@ def _begin(hosted: Hosted, progress: Progress, prompt: Any, params: Any, **optio
     progress.generated, request.continuable = None, False
     if (
         len(progress.ids) > 1  # several prompts
-        or request.endpoint not in (CHAT, COMPLETIONS)
+        or request.endpoint not in (CHAT, COMPLETIONS, MESSAGES)
         or (request.streams and _parses(request, options))
         or not isinstance(prompt, dict)
         or prompt.get("type") != "token"  # not of text alone

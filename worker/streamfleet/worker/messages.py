@@ -1,0 +1,83 @@
+"""Fits a message, a request in Anthropic's terms, to the engine that is to answer it.
+
+Anthropic's API requires `max_tokens`, and its clients send more than most models can write: the engine would refuse
+what the context does not leave. So the prompt is counted where it may be too long for both, which takes no slot.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from streamfleet.common.numbers import BYTES_PER_TOKEN
+from streamfleet.common.protocol import COUNT_TOKENS
+from streamfleet.worker.cost.limits import prompt_too_long
+from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
+
+_COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
+_LEAST_BUDGET = 1_024
+"""Fewest tokens of thinking that vLLM takes, as does Anthropic."""
+_TEMPLATE_TOKENS = 512
+"""A chat template seldom adds more; beyond that, a token has at least a byte of the body."""
+_PROMPT = re.compile(r"contains (?:at least )?([0-9]{1,12}) input tokens")
+_CONTEXT = re.compile(r"context length")
+
+
+async def fit(engine: Engine, request: EngineRequest) -> EngineReply | None:
+    """Cut the `max_tokens` of a message to what its prompt leaves. Returns a refusal if that is nothing, else None.
+
+    Raises:
+        EngineError: as `Engine.run`.
+    """
+    body = request.body
+    asked, longest = body.get("max_tokens"), engine.capacity().max_model_len
+    size = len(json.dumps(body))
+    if type(asked) is not int or not longest or asked + size + _TEMPLATE_TOKENS <= longest:
+        return None
+    counted = {name: body[name] for name in _COUNTED if name in body}
+    reply = await engine.run(EngineRequest(request.id, COUNT_TOKENS, counted, request.lane, request.deadline_ms))
+    if reply.status == 404:  # a server that cannot count, or has no such model: its answer says so
+        return None
+    answer = json.loads(reply.body)
+    if reply.status >= 400:
+        return _too_long(str(answer), size, longest) or reply
+    tokens = answer.get("input_tokens")
+    if not isinstance(tokens, int):
+        return None
+    if tokens >= longest:
+        return _refusal(tokens, longest)
+    if asked > longest - tokens:
+        request.body = _cut(body, longest - tokens)
+    return None
+
+
+def _refusal(tokens: int, longest: int) -> EngineReply:
+    return EngineReply(400, prompt_too_long(tokens, longest).to_openai().encode())
+
+
+def without_budget(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the body with thinking as long as the model likes: an engine refuses a budget that it cannot keep."""
+    thinking = body.get("thinking")
+    limited = isinstance(thinking, dict) and thinking.get("type") == "enabled"
+    return {**body, "thinking": {"type": "adaptive"}} if limited else body
+
+
+def _too_long(said: str, size: int, longest: int) -> EngineReply | None:
+    """The refusal, where an engine counts no further than the context: with an estimate, if that is more."""
+    if not _CONTEXT.search(said):
+        return None
+    told = _PROMPT.search(said)
+    return _refusal(max(longest + 1, int(told[1]) if told else 0, size // BYTES_PER_TOKEN), longest)
+
+
+def _cut(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    fitted = {**body, "max_tokens": most}
+    thinking = body.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    if isinstance(thinking, dict) and isinstance(budget, int) and budget >= most:
+        if most <= _LEAST_BUDGET:
+            return without_budget(fitted)
+        fitted["thinking"] = {**thinking, "budget_tokens": most - 1}
+    return fitted
