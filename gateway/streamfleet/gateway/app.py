@@ -30,6 +30,8 @@ from streamfleet.gateway.errors import (
 )
 from streamfleet.gateway.files import routes as files
 from streamfleet.gateway.gateway import Gateway
+from streamfleet.gateway.messages import routes as messages
+from streamfleet.gateway.messages.translation import answer_of
 from streamfleet.gateway.responses import routes as responses
 from streamfleet.gateway.simple import routes as simple
 from streamfleet.gateway.ui import routes as ui
@@ -37,6 +39,7 @@ from streamfleet.gateway.ui import routes as ui
 log = structlog.get_logger(__name__)
 ROUTERS = (
     inference.router,
+    messages.router,
     model_routes.router,
     streaming.router,
     responses.router,
@@ -57,6 +60,8 @@ EXPOSED_HEADERS = (
     "retry-after-ms",
     "x-should-retry",
     *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+    *(f"anthropic-ratelimit-{of}-{what}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+    "request-id",
 )
 """Headers that pages in a browser may read."""
 
@@ -102,7 +107,8 @@ async def respond(request: Request, error: ApiError) -> Response:
     headers = dict(error.headers)
     if "connection" not in headers and not await drop_body(request):
         headers["connection"] = "close"
-    return Response(error.body(), error.status, headers, "application/json")
+    status, body = answer_of(error, call_of(request))
+    return Response(body, status, headers, "application/json")
 
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
@@ -134,5 +140,5 @@ async def _on_left(request: Request, error: Exception) -> Response:  # noqa: ARG
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:  # noqa: ARG001 - it is raised on, and logged there
-    fault = internal_error()
-    return Response(fault.body(), fault.status, {"connection": "close"}, "application/json")
+    status, body = answer_of(internal_error(), call_of(request))
+    return Response(body, status, {"connection": "close"}, "application/json")

@@ -17,8 +17,10 @@ from streamfleet.common.clock import Clock
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.api_keys import KeyRecord, digest_of, looks_like_a_key
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
+from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.key_cache import KeyCache
+from streamfleet.gateway.messages.translation import limit_headers
 from streamfleet.gateway.open_calls import OpenCalls
 
 ANONYMOUS = "open"
@@ -42,6 +44,7 @@ class Caller:
         requests, tokens: what remains of the key's limits.
         operator: may see everybody's requests, and act on them.
         digest: of the API key; empty where keys are off.
+        now_ms: time of its call, for callers whose headers tell times: those that read Anthropic's form.
     """
 
     owner: str = ANONYMOUS
@@ -51,12 +54,15 @@ class Caller:
     tokens: Left = field(default_factory=lambda: Left(0, 0, 0))
     operator: bool = False
     digest: str = ""
+    now_ms: float | None = None
 
     def limit_headers(self) -> dict[str, str]:
-        """Remaining limits as OpenAI's rate limit headers; no header for an absent limit."""
+        """Remaining limits as rate limit headers of the API that it speaks; no header for an absent limit."""
         found: dict[str, str] = {}
         for name, left in (("requests", self.requests), ("tokens", self.tokens)):
-            if left.limit:
+            if left.limit and self.now_ms is not None:
+                found |= limit_headers(name, left.limit, max(0, left.left), self.now_ms + left.full_ms)
+            elif left.limit:
                 found[f"x-ratelimit-limit-{name}"] = str(left.limit)
                 found[f"x-ratelimit-remaining-{name}"] = str(max(0, left.left))
                 found[f"x-ratelimit-reset-{name}"] = format_duration(left.full_ms)
@@ -83,7 +89,7 @@ class Authenticator:
         follow: Callable[[KeyRecord], None],
         origins: Sequence[str] = (),
     ) -> None:
-        self._broker = broker
+        self._broker, self._clock = broker, clock
         self._origins = origins
         self.open_calls = OpenCalls()
         self._keys = None if broker is None else KeyCache(broker, clock, follow, self.open_calls)
@@ -102,7 +108,7 @@ class Authenticator:
         """Returns the sender of a request.
 
         Args:
-            request: has an Authorization header.
+            request: has an Authorization header, or `x-api-key`.
             requests: number of requests that it counts as; 0 for one that no limit applies to.
 
         Raises:
@@ -112,7 +118,7 @@ class Authenticator:
             if not {"*", request.headers.get("origin")} & set(self._origins):
                 check_own_site(request.headers)
             return Caller(operator=True)
-        secret = _bearer_token(request.headers.get("authorization"))
+        secret = _secret(request.headers)
         admission = await self._keys.admit(secret, requests)
         record = admission.record
         if record is None:
@@ -121,6 +127,8 @@ class Authenticator:
             raise _unauthorized("the API key has expired")
         caller = Caller(record.id, record.tenant, record.lanes, admission.requests, admission.tokens, record.operator)
         caller.digest = digest_of(secret)
+        if call_of(request).anthropic:
+            caller.now_ms = self._clock.now_ms()
         if admission.verdict is not Verdict.LET_IN:
             raise _over_limit(caller, admission)
         return caller
@@ -170,6 +178,11 @@ def format_duration(ms: float) -> str:
     if seconds < 60:
         return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
     return f"{int(seconds) // 60}m{int(seconds) % 60}s"
+
+
+def _secret(headers: Mapping[str, str]) -> str:
+    given, key = headers.get("authorization"), headers.get("x-api-key")  # the second is that of Anthropic's clients
+    return _bearer_token(given or (f"Bearer {key}" if key else None))
 
 
 def _bearer_token(header: str | None) -> str:

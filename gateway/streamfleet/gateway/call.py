@@ -45,6 +45,7 @@ class Call:
         until_key_ends: makes what calls a function with an error if the caller's key ends within its `with`.
         keep_connection: keeps its connection from being closed for a new one.
         answer: bytes of its answer that are held; None for a small answer.
+        anthropic: True if its caller reads Anthropic's form.
     """
 
     began_s: float
@@ -61,6 +62,7 @@ class Call:
     until_key_ends: Callable[[Callable[[ApiError], None]], AbstractContextManager[None]] = _no_key
     keep_connection: Callable[[], None] = _nothing
     answer: Holding | None = None
+    anthropic: bool = False
 
     def admit(self, tenant: str | None) -> None:
         """Record whose request it is: its connection is then kept until it is answered."""

@@ -128,6 +128,7 @@ SCHEMAS: dict[str, Schema] = {
             "properties": {"message": TEXT, "type": TEXT, "param": nullable(TEXT), "code": nullable(TEXT)},
         }
     ),
+    "MessageError": object_with(type=enum_of("error"), error=object_with(type=TEXT, message=TEXT), request_id=TEXT),
     "ChatRequest": open_object(["messages"], messages=array_of(_MESSAGE, minItems=1), **_REQUEST),
     "CompletionRequest": open_object(["prompt"], prompt={"anyOf": [TEXT, array_of(TEXT, minItems=1)]}, **_REQUEST),
     "EmbeddingRequest": open_object(
@@ -159,6 +160,13 @@ SCHEMAS: dict[str, Schema] = {
     "ResponseDeleted": object_with(id=TEXT, object=enum_of("response"), deleted={"type": "boolean"}),
     "InputItem": open_object(["id"], id=TEXT, type=TEXT),
     "InputItemList": page("InputItem"),
+    "MessageRequest": open_object(
+        ["model", "messages"],
+        messages=array_of(open_object(["role", "content"], role=enum_of("system", "user", "assistant")), minItems=1),
+        system={"anyOf": [TEXT, array_of({"type": "object"})]},
+        max_tokens={"type": "integer", "minimum": 1, "description": "cut to what the model's context leaves"},
+        **{name: _REQUEST[name] for name in ("model", "stream", "temperature")},
+    ),
     "RerankRequest": open_object(
         ["query"],
         query=TEXT,
@@ -378,6 +386,7 @@ def operation(
     parameters: Sequence[Schema] = (),
     *,
     keyed: bool = True,
+    error: str = "Error",
 ) -> dict[str, Any]:
     """Returns the arguments of a route's decorator.
 
@@ -387,10 +396,11 @@ def operation(
         takes: the request's body.
         parameters: in addition to those of the path.
         keyed: True if the operation needs an API key.
+        error: form of its errors, one of SCHEMAS.
     """
     every = ALWAYS | (KEYED if keyed else {})
     refused = {status: ERRORS[status] for status in errors} | every
-    problem = {JSON: {"schema": ref("Error")}}
+    problem = {JSON: {"schema": ref(error)}}
     responses: dict[str, Any] = {
         str(status): {"description": about, "content": problem} for status, about in refused.items()
     }

@@ -21,6 +21,7 @@ from streamfleet.gateway.body import SMALL_ANSWER_BYTES, Bodies
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.connection import LEAST_BYTES_S
 from streamfleet.gateway.errors import CLIENT_LEFT, ApiError
+from streamfleet.gateway.messages.translation import answer_of, speaks_anthropic
 
 log = structlog.get_logger(__name__)
 PROBES = frozenset({"/health", "/livez", "/readyz"})
@@ -82,7 +83,11 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        call = Call(asyncio.get_running_loop().time())
+        call = Call(
+            asyncio.get_running_loop().time(), anthropic=speaks_anthropic(scope["path"], scope.get("headers", ()))
+        )
+        if call.anthropic:
+            call.headers["request-id"] = call.id
         state = scope.setdefault("state", {})
         state["call"] = call
         flow, abort = state.get("flow"), state.get("abort")
@@ -163,6 +168,7 @@ class Answer:
     async def _begin(self, message: Message) -> None:
         call, headers = self._call, MutableHeaders(scope=message)
         error: ApiError | None = None
+        refused = b""
         size = headers.get("content-length")
         if size is not None and int(size) > SMALL_ANSWER_BYTES and call.answer is None:
             try:
@@ -172,10 +178,11 @@ class Answer:
                 call.refused = error.reason
                 # Nothing of the answer is kept but what lets a page of another origin read the error.
                 kept = [(name, value) for name, value in headers.raw if name.startswith((b"access-control-", b"vary"))]
-                message = {"type": message["type"], "status": error.status, "headers": kept}
+                status, refused = answer_of(refusal, call)
+                message = {"type": message["type"], "status": status, "headers": kept}
                 headers = MutableHeaders(scope=message)
                 headers.update(error.headers)
-                headers.update({"content-length": str(len(error.body())), "content-type": "application/json"})
+                headers.update({"content-length": str(len(refused)), "content-type": "application/json"})
         call.status = message["status"]
         for name, value in call.headers.items():
             headers.setdefault(name, value)
@@ -185,7 +192,7 @@ class Answer:
         headers.setdefault("openai-processing-ms", str(round(took_s * 1000)))
         await self._pass(message)
         if error is not None:
-            await self._pass({"type": "http.response.body", "body": error.body()})
+            await self._pass({"type": "http.response.body", "body": refused})
             self._closed = call.complete = True
 
     async def _hold(self, size: int) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.common.jsontext import single_line
-from streamfleet.common.protocol import CHAT, RESPONSES
+from streamfleet.common.message_events import EVENTS as MESSAGE_EVENTS
+from streamfleet.common.protocol import CHAT, MESSAGES, RESPONSES
 from streamfleet.common.response_events import event_type, events_of
 from streamfleet.gateway.errors import ApiError, request_not_found
 
@@ -21,6 +22,8 @@ COMMENT = b": still here\n"
 """No empty line after it: once an event had an id, OpenAI's client would take this for an event without JSON."""
 WHOLE = "0-0/0"
 """Id of a whole answer as one chunk: it is before all chunks, and who has it lacks nothing but the end."""
+NAMED_EVENTS = (RESPONSES, MESSAGES)
+"""Endpoints whose streams are events that are named by their types."""
 _HEAD = ("id", "object", "created", "model")
 _OF_RESPONSES = "response."
 """Beginning of the types of a response's events."""
@@ -71,8 +74,10 @@ class Framing:
             ApiError: a response is asked for, and it is a chat's.
         """
         if not self.endpoint:
-            self.endpoint = RESPONSES if event_type(raw).startswith(_OF_RESPONSES) else CHAT
-        if self.endpoint == RESPONSES:
+            kind = event_type(raw)
+            of_responses = kind.startswith(_OF_RESPONSES)
+            self.endpoint = MESSAGES if kind in MESSAGE_EVENTS else RESPONSES if of_responses else CHAT
+        if self.endpoint in NAMED_EVENTS:
             return self._event(chunk_id, raw)
         if self._imposed or "\r" in raw:
             return self.answer(json.loads(raw), chunk_id)
@@ -85,7 +90,7 @@ class Framing:
     def group(self, stream_id: str, chunks: Sequence[str]) -> bytes:
         """Returns the chunks of an event of the queue's stream, each as one event; their ids count from 0."""
         # At once: most readers are so.
-        if not (self.event_ids or self._imposed or self.tier or self.endpoint == RESPONSES):
+        if not (self.event_ids or self._imposed or self.tier or self.endpoint in NAMED_EVENTS):
             text = "\n\ndata: ".join(chunks)
             if text.isascii() and "\r" not in text:
                 return f"data: {text}\n\n".encode()
@@ -131,7 +136,7 @@ class Framing:
     def _event(self, chunk_id: str, raw: str) -> bytes:
         """Returns an event of a response, named by its type; what the gateway says is in the response itself."""
         kind, self._last = event_type(raw), raw
-        if not kind.startswith(_OF_RESPONSES) and "choices" in json.loads(raw):
+        if self.endpoint == RESPONSES and not kind.startswith(_OF_RESPONSES) and "choices" in json.loads(raw):
             raise request_not_found()
         if "\r" in raw or (self.said and '"response"' in raw):
             data = json.loads(raw)

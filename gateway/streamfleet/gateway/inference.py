@@ -32,8 +32,10 @@ from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
     COMPLETIONS,
+    COUNT_TOKENS,
     DETOKENIZE,
     EMBEDDINGS,
+    MESSAGES,
     POOLING,
     RERANK,
     RESPONSES,
@@ -61,6 +63,8 @@ from streamfleet.gateway.document import (
 )
 from streamfleet.gateway.errors import ApiError, result_to_api_error
 from streamfleet.gateway.framing import Framing, tier_field
+from streamfleet.gateway.messages.framing import MessageFraming
+from streamfleet.gateway.messages.translation import to_engine
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.request_parameters import (
     SDK_TRIES,
@@ -296,7 +300,9 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     parameters = _in_chain(parameters, asked, own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     held = Held(chosen.queue, own_id, named=bool(name))
-    if left_id:
+    if endpoint == COUNT_TOKENS:
+        reservation = None
+    elif left_id:
         reservation = gateway.budget.reserved_before(caller, held)
     else:
         reservation = await gateway.budget.reserve(caller, held, endpoint, [(body, size)])
@@ -331,7 +337,8 @@ async def _read(context: AuthContext, endpoint: str, raw: bytes) -> tuple[Asked,
     body = await offload(len(raw), parse_body, raw, most_bytes)
     check_fields(endpoint, body)
     if endpoint != RESPONSES:
-        return Asked(body, len(raw), store=False), []
+        body, left_out = to_engine(body) if endpoint in (MESSAGES, COUNT_TOKENS) else (body, [])
+        return Asked(body, len(raw), store=False), left_out
     body, left_out = leave_out_tools(body)
     asked = await context.gateway.responses.read(context.caller, body, len(raw), most_bytes)
     if asked.added:
@@ -458,7 +465,7 @@ def _reading(enqueued: Enqueued, endpoint: str) -> Reading:
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.settles else None,
-        framing=Framing(
+        framing=(MessageFraming if endpoint == MESSAGES else Framing)(
             parameters.event_ids,
             parameters.tier,
             endpoint,

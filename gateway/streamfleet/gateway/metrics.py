@@ -19,6 +19,8 @@ ENDPOINTS = (
     "/v1/completions",
     "/v1/embeddings",
     "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/v1/score",
     "/v1/rerank",
     "/score",
@@ -46,7 +48,9 @@ _FIRST_OF_ITS_GROUP = "/0"
 LAG_EVERY = 4
 """One of this many groups of chunks reports its lag: thousands a second would cost some percent of a processor."""
 _groups = itertools.count()
-CODES = frozenset({200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504})
+CODES = frozenset(
+    {200, 202, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 431, 499, 500, 502, 503, 504, 529}
+)
 REASONS = (
     "answer_bytes",
     "batch_tokens",

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from streamfleet.gateway.auth_context import authenticate
 from streamfleet.gateway.document import answers, operation
+from streamfleet.gateway.messages.translation import model_list, model_object
 from streamfleet.gateway.models import model_not_found
 
 OWNER = "streamfleet"
@@ -22,9 +23,10 @@ router = APIRouter(tags=["models"])
 async def models(request: Request) -> JSONResponse:
     """List all models."""
     context = await authenticate(request)
-    return JSONResponse(
-        {"object": "list", "data": [_model(*each) for each in (await context.gateway.models.lengths()).items()]}
-    )
+    lengths = await context.gateway.models.lengths()
+    if context.call.anthropic:
+        return JSONResponse(model_list(lengths))
+    return JSONResponse({"object": "list", "data": [_model(*each) for each in lengths.items()]})
 
 
 # A path: names of models have slashes in them.
@@ -35,7 +37,8 @@ async def model(request: Request, model: str) -> JSONResponse:
     lengths = await context.gateway.models.lengths()
     if model not in lengths:
         raise model_not_found(model)
-    return JSONResponse(_model(model, lengths[model]))
+    shown = model_object if context.call.anthropic else _model
+    return JSONResponse(shown(model, lengths[model]))
 
 
 def _model(name: str, longest: int | None) -> dict[str, Any]:

@@ -21,9 +21,11 @@ from streamfleet.common.protocol import (
     CHAT,
     CLASSIFY,
     COMPLETIONS,
+    COUNT_TOKENS,
     DETOKENIZE,
     EMBEDDINGS,
     LANES,
+    MESSAGES,
     POOLING,
     RERANK,
     RESPONSES,
@@ -40,6 +42,8 @@ REQUIRED_FIELDS = {
     CHAT: "messages",
     COMPLETIONS: "prompt",
     RESPONSES: "input",
+    MESSAGES: "messages",
+    COUNT_TOKENS: "messages",
     EMBEDDINGS: "input",
     SCORE: "",
     RERANK: "query",
@@ -51,7 +55,7 @@ REQUIRED_FIELDS = {
 """Endpoints that callers may name, each with its required field; empty where one of several is enough."""
 BATCH_ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, SCORE, RERANK)
 """Endpoints that lines of a batch may name."""
-_WITHOUT_STREAM = (SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
+_WITHOUT_STREAM = (COUNT_TOKENS, SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _GATEWAYS_RESPONSE_FIELDS = ("background", "previous_response_id")
 """Fields of the Responses API that the gateway obeys, and engines do not get."""
 _NEEDS_SERVER = re.compile(

@@ -35,7 +35,7 @@ from streamfleet.gateway.errors import (
     request_not_found,
     result_to_api_error,
 )
-from streamfleet.gateway.framing import DONE, Framing, frame
+from streamfleet.gateway.framing import DONE, NAMED_EVENTS, Framing, frame
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.request_parameters import belongs_to, read_restart_events, read_tells_expected
 from streamfleet.producer.client import Client
@@ -348,7 +348,7 @@ class EventStream(Response):
             await asyncio.wait((nothing,))
 
     async def _send(self, send: Send, data: bytes) -> None:
-        if data != DONE or self._reading.framing.endpoint != RESPONSES:  # whose last event is the end
+        if data != DONE or self._reading.framing.endpoint not in NAMED_EVENTS:  # whose last event is the end
             await send({"type": "http.response.body", "body": data, "more_body": True})
         self._sent_s = asyncio.get_running_loop().time()
         self._last = data

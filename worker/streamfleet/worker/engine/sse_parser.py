@@ -29,7 +29,7 @@ _STATUSES = {
     "server_error": 500,
     **dict.fromkeys(("invalid", "BadRequest", "unsupported", "context_length", "image", "policy"), 400),
 }
-"""HTTP statuses by what a failed response's or message's code or type contains, the first that does; of all others, 500."""
+"""HTTP statuses by what a failed answer's code or type contains, the first that does; of all others, 500."""
 
 
 def streamed_body(request: EngineRequest, body: Mapping[str, Any]) -> dict[str, Any]:
