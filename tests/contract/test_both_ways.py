@@ -16,7 +16,7 @@ from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDI
 from streamfleet.worker.engine import asgi
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
-from streamfleet.worker.messages import fit
+from streamfleet.worker.messages import ask, fit
 from tests.contract.subjects import BAD, Subject
 from tests.waiting import eventually
 
@@ -417,7 +417,22 @@ MESSAGE: dict[str, dict[str, Any]] = {
     "a block that is none": {"messages": [{"role": "user", "content": [{"type": "nonsense"}]}]},
     "a role that is none": {"messages": [{"role": "tool", "content": "x"}]},
     "no messages": {"messages": []},
-    "too long a prompt": {"messages": [{"role": "user", "content": "word " * 5_000}]},
+    "no content": {"messages": [{"role": "user", "content": []}]},
+    "the beginning of the answer": {"messages": [SAY, {"role": "assistant", "content": "The capital"}]},
+    "a result without its call": {"messages": [{"role": "user", "content": [FOUND]}]},
+    "a result that is no text": {
+        "messages": [{"role": "user", "content": [{**FOUND, "content": [{"type": "text", "text": 5}]}]}]
+    },
+    "a call without a name": {"messages": [SAY, {"role": "assistant", "content": [{"type": "tool_use"}]}, SAY]},
+    "a schema that is none": {
+        "tools": [{**CITY, "input_schema": {"type": "nonsense"}}],
+        "tool_choice": {"type": "any"},
+    },
+    "a shape that is none": {"output_config": {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}},
+    "a picture": {
+        "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "x"}}]}]
+    },
+    "an empty stop sequence": {"stop_sequences": [""]},
     "no such model": {"model": "none"},
 }
 
@@ -438,7 +453,7 @@ async def test_a_message_is_that_of_vllms_own_server(engine: VllmEngine, name: s
     events: list[Any] = []
     request = EngineRequest("one", MESSAGES, body, Lane.NORMAL, chunk_every_s=0.05)
     request.on_chunk = lambda line: events.append(json.loads(bytes(line)))
-    streamed = await engine.run(request)
+    streamed = await ask(engine, request)
     assert whole.status == streamed.status == own.status
     assert unlike(json.loads(whole.body)) == unlike(json.loads(streamed.body)) == unlike(json.loads(own.body))
     if own.status != 200:

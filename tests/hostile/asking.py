@@ -69,6 +69,7 @@ def wide_json(rng: random.Random) -> Entry:
         (chat(tools=many), ""),
         (chat(documents=many), ""),
         ({"input": many, "max_output_tokens": 5}, "/v1/responses"),
+        ({"messages": [{"role": "user", "content": many}], "max_tokens": 5}, "/v1/messages"),
         ({"prompt": ["a", *many], "max_tokens": 5}, ""),
         (chat(tools=[{"function": {"name": "f", "parameters": {"a": many}}}]), ""),
     ]

@@ -47,6 +47,8 @@ def other_endpoints(rng: random.Random) -> Entry:
         ({"input": "a" * 900_000}, "/pooling"),
         ({"input": "hi", "tools": [{"type": "mcp", "server_url": "http://127.0.0.1:9/"}]}, "/v1/responses"),
         ({"input": "hi", "previous_response_id": "resp_1", "background": True}, "/v1/responses"),
+        ({"messages": [{"role": "user", "content": "word " * count}], "max_tokens": 10**9}, "/v1/messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": 5}]}]}, "/v1/messages/count_tokens"),
     ]
     return entry(*rng.choice(bodies))
 

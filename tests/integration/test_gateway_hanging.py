@@ -34,6 +34,8 @@ CALLS: list[Call] = [
     ("POST", "/v1/completions", {"json": {"model": "simulated", "prompt": "hi"}}),
     ("POST", "/v1/embeddings", {"json": {"model": "simulated", "input": "hi"}}),
     ("POST", "/v1/responses", {"json": {"model": "simulated", "input": "hi"}}),
+    ("POST", "/v1/messages", {"json": chat(model="simulated")}),
+    ("POST", "/v1/messages", {"json": chat(model="simulated", stream=True)}),
     ("GET", "/v1/streams/{request}", {}),
     ("GET", "/v1/files", {}),
     ("POST", "/v1/files", FORM),
@@ -65,7 +67,8 @@ async def answer(http: httpx.AsyncClient, owner: str, method: str, path: str, mo
     began = time.monotonic()
     said = await http.request(method, path.format(request=f"{owner}-1", file=FILE_ID, batch=BATCH_ID), **more)
     late = time.monotonic() - began
-    code = said.json()["error"]["code"] if said.status_code >= 400 else ""
+    error = said.json()["error"] if said.status_code >= 400 else {"code": ""}
+    code = error["code"] if "code" in error else {"overloaded_error": "queue_unavailable"}.get(error["type"])
     return f"{said.status_code} {code}{f' after {late:.1f} s' if late > WITHIN_S else ''}"
 
 

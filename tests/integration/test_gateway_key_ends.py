@@ -70,14 +70,15 @@ async def test_all_calls_of_a_key_end_with_it(
     key, record = await add_key(stage.url, "ends", limits=limits)
     async with stage.gateway.http(key, timeout_s=60) as http, stage.client() as other:
         stream = asyncio.create_task(http.post(PATH, json={**LONG, "stream": True}))
+        message = asyncio.create_task(http.post("/v1/messages", json={**LONG, "stream": True}))
         whole = asyncio.create_task(http.post(PATH, json=LONG))
         prompts = {"prompts": ["a", "b"], "model": "simulated", "max_tokens": 6_000, "ignore_eos": True}
         several = asyncio.create_task(http.post("/v1/batch/sync", json=prompts))
         named = {"Idempotency-Key": "kept"}
         kept = asyncio.create_task(http.post(PATH, json=chat(6, model="simulated", stream=True), headers=named))
         neighbour = asyncio.create_task(other.post(PATH, json=chat(6, model="simulated", stream=True)))
-        ids = await eventually(lambda: running(broker, record, 5, 2), 10, "all run")
-        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") >= 3, 10, "streams begin")
+        ids = await eventually(lambda: running(broker, record, 6, 3), 10, "all run")
+        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") >= 4, 10, "streams begin")
         began_s = time.monotonic()
         await end(broker, key, record)
         answers = await asyncio.wait_for(asyncio.gather(stream, kept, whole, several), 20)
@@ -85,6 +86,8 @@ async def test_all_calls_of_a_key_end_with_it(
         for answer in answers[:2]:
             assert answer.status_code == 200, "it had begun"
             assert json.loads(answer.text.rstrip().rpartition("data: ")[2])["error"]["code"] == code
+        kind = "permission_error" if code == "lane_not_allowed" else "authentication_error"
+        assert json.loads((await message).text.rstrip().rpartition("data: ")[2])["error"]["type"] == kind
         for answer in answers[2:]:
             assert answer.status_code == (403 if code == "lane_not_allowed" else 401)
             assert answer.json()["error"]["code"] == code

@@ -24,7 +24,7 @@ from streamfleet.worker.credit import estimate
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest, Text
 from streamfleet.worker.engine.replies import was_aborted
 from streamfleet.worker.engine.sse_parser import SseParser
-from streamfleet.worker.messages import fit, without_budget
+from streamfleet.worker.messages import ask, fit, without_budget
 from streamfleet.worker.outcome import Finished, judge
 
 BLOCKS: dict[str, list[dict[str, Any]]] = {
@@ -107,6 +107,20 @@ def test_an_error_in_a_stream_is_the_answer(kind: str, status: int) -> None:
     chunks, outcome = parsed(*events[:2], {"type": "error", "error": error})
     assert chunks == events[:2]
     assert outcome == (status, json.dumps({"error": error}).encode())
+
+
+HIDES = (
+    "2 validation errors for ChatCompletionStreamResponse\nmodel\n input={'error': {'message': 'Fa...': 'code': 400}}"
+)
+
+
+@pytest.mark.parametrize(("before", "status"), [(0, 400), (2, 500)])
+def test_an_error_whose_reason_is_hidden_has_its_status(before: int, status: int) -> None:
+    """Only where nothing was handed on: the same request is asked again."""
+    error = {"type": "internal_error", "message": HIDES}
+    _, outcome = parsed(*events_of(message(BLOCKS["a text"]))[:before], {"type": "error", "error": error})
+    assert outcome is not None
+    assert outcome[0] == status
 
 
 def groups(*runs: list[dict[str, Any]]) -> list[Any]:
@@ -218,6 +232,16 @@ async def test_a_prompt_that_is_too_long_is_refused(status: int, answer: dict[st
     assert error["message"].startswith("prompt is too long: ")
     told, most = (int(word) for word in error["message"].split() if word.isdigit())
     assert (abs(told - tokens) < 50, most) == (True, 2_000)
+
+
+async def test_a_hidden_reason_is_asked_for() -> None:
+    engine, request = Counting(400, {"error": {"message": HIDES}}), EngineRequest("r", MESSAGES, {}, Lane.LOW)
+    request.on_chunk = lambda _: None
+    assert (await ask(engine, request)).status == 400  # type: ignore[arg-type]
+    assert [each.on_chunk for each in engine.asked] == [None, None], "the second time unstreamed"
+    assert engine.asked[0] is engine.asked[1]
+    await ask(engine, EngineRequest("r", MESSAGES, {}, Lane.LOW))  # type: ignore[arg-type]
+    assert len(engine.asked) == 3
 
 
 async def test_another_refusal_of_the_count_is_that_of_the_message() -> None:

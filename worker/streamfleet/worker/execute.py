@@ -45,7 +45,7 @@ from streamfleet.worker.engine.base import (
 )
 from streamfleet.worker.failpoints import Point, hit
 from streamfleet.worker.in_flight import InFlightRequest, StopReason
-from streamfleet.worker.messages import fit
+from streamfleet.worker.messages import ask
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -209,8 +209,7 @@ class Executor:
         request.abort = task.cancel
         answer: EngineReply | EngineError | None = None
         try:
-            refusal = await fit(self._engine, asked) if asked.endpoint == MESSAGES else None
-            answer = refusal or await self._engine.run(asked)
+            answer = await (ask(self._engine, asked) if asked.endpoint == MESSAGES else self._engine.run(asked))
             hit(Point.RESULT_COMPUTED)
         except asyncio.CancelledError:
             if task.cancelling() > cancels_before and request.stop_reason is None:

@@ -15,6 +15,7 @@ from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import COUNT_TOKENS
 from streamfleet.worker.cost.limits import prompt_too_long
 from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
+from streamfleet.worker.engine.sse_parser import HIDDEN
 
 _COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
 _LEAST_BUDGET = 1_024
@@ -23,6 +24,16 @@ _TEMPLATE_TOKENS = 512
 """A chat template seldom adds more; beyond that, a token has at least a byte of the body."""
 _PROMPT = re.compile(r"contains (?:at least )?([0-9]{1,12}) input tokens")
 _CONTEXT = re.compile(r"context length")
+
+
+async def ask(engine: Engine, request: EngineRequest) -> EngineReply:
+    """Returns the engine's answer to a message that is fitted to its context. Raises as `Engine.run`."""
+    refused = await fit(engine, request)
+    reply = refused or await engine.run(request)
+    if request.streams and reply.status >= 400 and HIDDEN.encode() in reply.body:
+        request.on_chunk = None  # unstreamed, the same request says what is wrong with it
+        reply = await engine.run(request)
+    return reply
 
 
 async def fit(engine: Engine, request: EngineRequest) -> EngineReply | None:

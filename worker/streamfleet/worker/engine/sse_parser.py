@@ -7,6 +7,7 @@ returns the whole answer at the end. Used by the engines that stream over HTTP o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,9 @@ _STATUSES = {
     **dict.fromkeys(("invalid", "BadRequest", "unsupported", "context_length", "image", "policy"), 400),
 }
 """HTTP statuses by what a failed answer's code or type contains, the first that does; of all others, 500."""
+HIDDEN = "for ChatCompletionStreamResponse"
+_HIDDEN = re.compile(HIDDEN + r".*'code': ([0-9]{3})\}\}", re.DOTALL)
+"""Words of vLLM's messages for an error in the place of the first chunk: of the error, only its status can be read."""
 
 
 def streamed_body(request: EngineRequest, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,8 +163,10 @@ class SseParser:
         if kind == "error":
             error = event.get("error")
             told = error if isinstance(error, dict) else {"message": str(error)}
-            self._fail(told)
+            hidden = None if self._events else _HIDDEN.search(str(told.get("message")))
+            self._fail(told, int(hidden[1]) if hidden else 0)
             return
+        self._events += 1
         self._assembly.add(event)
         if kind == END and not self._assembly.finished:
             self._aborted = True
@@ -173,9 +179,9 @@ class SseParser:
         if self._request.on_chunk is not None and kind != "ping":
             self._request.on_chunk(_on_one_line(data))
 
-    def _fail(self, told: Mapping[str, Any]) -> None:
+    def _fail(self, told: Mapping[str, Any], other: int = 0) -> None:
         names = f"{told.get('code')} {told.get('type')}"
-        other = next((status for name, status in _STATUSES.items() if name in names), 500)
+        other = other or next((status for name, status in _STATUSES.items() if name in names), 500)
         self._error = _status_of(told, other), json.dumps({"error": told}).encode()
 
 
