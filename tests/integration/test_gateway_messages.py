@@ -154,6 +154,9 @@ async def test_models_are_in_the_form_of_whoever_asks(stage: Stage, claude: anth
     assert (await claude.models.retrieve("simulated")).display_name == "simulated"
     async with stage.client() as http:
         assert (await http.get("/v1/models")).json()["object"] == "list"
+        listed = (await http.get("/v1/models", headers={"anthropic-version": "2023-06-01"})).json()
+        assert set(listed) == {"data", "has_more", "first_id", "last_id"}
+        assert listed["data"][0]["max_input_tokens"] == 8_192
         assert (await http.head("/")).status_code == 200
 
 
@@ -241,6 +244,9 @@ async def test_keys_lanes_and_limits_have_anthropics_errors(stage: Stage) -> Non
     check_error(await refused("sf-nonsense"), 401, "authentication_error", "not valid")
     check_error(await refused("sf-nonsense", bearer="1"), 401, "authentication_error", "not valid")
     check_error(await refused(low, **{"X-Streamfleet-Lane": "high"}), 403, "permission_error", "high")
+    async with stage.gateway.http() as http:
+        counted = await http.post(f"{PATH}/count_tokens", json={"messages": SAY}, headers={"x-api-key": low})
+    assert counted.status_code == 200
     async with anthropic.AsyncAnthropic(base_url=url, auth_token=limited, max_retries=0) as client:
         answer = await client.messages.with_raw_response.create(**WHOLE)
     for what, limit in (("requests", "1"), ("tokens", "100000")):
@@ -253,6 +259,16 @@ async def test_keys_lanes_and_limits_have_anthropics_errors(stage: Stage) -> Non
     assert int(over.response.headers["retry-after"]) > 0
     assert over.response.headers["anthropic-ratelimit-requests-remaining"] == "0"
     assert not [name for name in over.response.headers if name.startswith("x-ratelimit")]
+
+
+async def test_counting_tokens_takes_none_of_the_limit(stage: Stage) -> None:
+    few, _ = await add_key(stage.url, "few", limits=(None, 20))
+    async with anthropic.AsyncAnthropic(base_url=stage.gateway.url, api_key=few, max_retries=0) as client:
+        with pytest.raises(anthropic.RateLimitError):
+            await client.messages.create(**WHOLE)
+        for _ in range(3):
+            answer = await client.messages.with_raw_response.count_tokens(model="simulated", messages=SAY)
+            assert answer.headers["anthropic-ratelimit-tokens-remaining"] == "20"
 
 
 async def test_a_large_body_and_a_full_lane_have_anthropics_errors(

@@ -55,6 +55,13 @@ def test_events_of_a_message_make_it_again(name: str) -> None:
     assert "".join(map(text_of, events)) == "".join(block.get("text", "") for block in BLOCKS[name])
 
 
+def test_a_message_is_never_without_a_block() -> None:
+    assembly = MessageAssembly()
+    for event in events_of(message([])):
+        assembly.add(event)
+    assert assembly.answer()["content"] == [{"type": "text", "text": ""}]
+
+
 @pytest.mark.parametrize(
     ("pieces", "made"),
     [(['{"a"', ": 1}"], {"a": 1}), (['{"a"'], {}), (['"a"'], {}), ([""], {})],
@@ -260,6 +267,10 @@ SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}
 COSTS: dict[str, tuple[dict[str, Any], str]] = {
     "a large limit": ({"max_tokens": 10**6}, ""),
     "a choice": ({"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "auto"}}, ""),
+    "a tool that is only shown": (
+        {"tools": [{"name": "f", "input_schema": {"$ref": "http://a/b"}}], "tool_choice": {"type": "auto"}},
+        "",
+    ),
     "an address in a tool's input": (
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"image_url": "http://a/b"}}]}]},
         "",
@@ -398,8 +409,9 @@ def test_a_stream_of_a_message_has_pings_and_errors_of_its_own() -> None:
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"No"}}'
     assert framing.error(ApiError(503, "No")) == b"event: error\ndata: " + error + b"\n\n"
     raw = '{"type":"message_stop"}'
-    for each in (framing, Framing(event_ids=False, endpoint="")):
+    for each in (framing, unknown := Framing(event_ids=False, endpoint="")):
         assert each.chunk("1-0/0", raw) == b"event: message_stop\ndata: " + raw.encode() + b"\n\n"
+    assert unknown.endpoint == MESSAGES
     named = MessageFraming(event_ids=True, endpoint=MESSAGES).whole(message(BLOCKS["a text"])).decode()
     assert named.count("id: ") == 1
     assert named.split("\n\n")[-2].startswith("event: message_stop\nid: 0-0/0\n")
