@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import httpx
 
+from streamfleet.common.message_events import STOP, text_of
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
 from tests.integration.gateway_process import GatewayProcess, add_key
@@ -161,7 +162,45 @@ class ResponseReader(Reader):
         return "".join(part["text"] for item in (result.response or {})["output"] for part in item["content"])
 
 
-FORMS: tuple[type[Reader], ...] = (Reader, ResponseReader)
+class MessageReader(Reader):
+    """A caller of Anthropic's Messages API, whose events have an order."""
+
+    path = "/v1/messages"
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self._kinds: list[str] = []
+
+    def take(self, event: dict[str, str]) -> None:
+        self._last = event.get("id", self._last)
+        data = json.loads(event["data"])
+        if "error" in data:
+            self.refused(data["error"])
+            return
+        if data["type"] != "content_block_delta" or data["type"] not in self._kinds[-1:]:
+            self._kinds.append(data["type"])
+        if self._kinds != KINDS[: len(self._kinds)]:
+            self.wrong.append(f"events came as {self._kinds}")
+        self.text += text_of(data)
+        self.ended = data["type"] == STOP
+
+    def refused(self, error: dict[str, Any]) -> None:
+        if "code" not in error:
+            broken = "begins anew" in error["message"] or "are not there" in error["message"]
+            error = {**error, "code": "stream_restarted" if broken else "unavailable"}
+            if error["type"] != "overloaded_error":
+                self.wrong.append(f"an error: {error}")
+        super().refused(error)
+
+    def answer(self, result: Result) -> str:
+        return "".join(block["text"] for block in (result.response or {})["content"])
+
+
+KINDS = [
+    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+    *("message_delta", "message_stop"),
+]
+FORMS: tuple[type[Reader], ...] = (Reader, ResponseReader, MessageReader)
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 
 from streamfleet.common.results import Result, decode_result
 from tests.fault.reader_mutants import MUTANTS, gateway_with
-from tests.fault.readers import Reader, ResponseReader, look, measure
+from tests.fault.readers import KINDS, MessageReader, Reader, ResponseReader, look, measure
 from tests.integration.gateway_process import GatewayProcess
 
 
@@ -55,6 +55,13 @@ def response_that_got(*numbers: int) -> Reader:
     return reader
 
 
+def message_that_got(*kinds: str) -> Reader:
+    reader = MessageReader(0)
+    for kind in kinds:
+        reader.take({"data": json.dumps({"type": kind})})
+    return reader
+
+
 @pytest.mark.parametrize(
     ("reader", "result", "wrong"),
     [
@@ -66,6 +73,9 @@ def response_that_got(*numbers: int) -> Reader:
         (chat_that_got("a", "b"), stored(status="dead"), "dead"),
         (response_that_got(0, 2), None, "number 2 came after 0"),
         (response_that_got(1), None, "number 1 came after -1"),
+        (message_that_got(*KINDS[:2], KINDS[2], *KINDS[2:5]), None, "no result"),
+        (message_that_got("message_start", "message_start"), None, "events came as"),
+        (message_that_got("content_block_start"), None, "events came as"),
     ],
 )
 def test_the_judge_of_readers(reader: Reader, result: Any, wrong: str) -> None:
