@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, Lane
+from streamfleet.common.message_events import text_of
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, Lane
 from streamfleet.worker.cost.check import check_cost, for_engine, pack_fields
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest, EngineUnavailable, Partial, Text
 from streamfleet.worker.engine.vllm import VllmEngine
+from streamfleet.worker.messages import ask
 from streamfleet.worker.outcome import Finished, judge
 from tests.contract import subjects
 from tests.contract.subjects import BAD, MAX_MODEL_LEN, Collected, Subject, chat, long_chat
@@ -240,6 +242,24 @@ async def test_a_streamed_response_has_numbered_events_and_the_result_in_the_las
     assert answer["status"] == plain["status"] == "incomplete"
     assert answer["usage"]["output_tokens"] == plain["usage"]["output_tokens"] == 6
     assert reply.first_token_ms is not None
+
+
+async def test_a_streamed_message_has_its_events_and_the_result_of_another(subject: Subject) -> None:
+    """The limit is beyond the context: each engine counts the prompt, and gets what is left."""
+    body = {"messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 6, "temperature": 0}
+    body["model"] = subject.engine.models[0]
+    asked = Collected(EngineRequest("message-1", MESSAGES, body, Lane.LOW))
+    reply = await ask(subject.engine, asked.request)
+    plain = json.loads((await ask(subject.engine, EngineRequest("message-1", MESSAGES, body, Lane.LOW))).body)
+    answer, (first, *_, last) = json.loads(reply.body), asked.chunks
+    assert (first["type"], last["type"]) == ("message_start", "message_stop")
+    assert "".join(map(text_of, asked.chunks)) == answer["content"][0]["text"] == plain["content"][0]["text"]
+    assert answer["stop_reason"] == plain["stop_reason"] == "max_tokens"
+    assert answer["usage"]["output_tokens"] == plain["usage"]["output_tokens"] == 6
+    assert reply.first_token_ms is not None
+    large = EngineRequest("message-2", MESSAGES, {**body, "max_tokens": 10**6, "stop_sequences": [" "]}, Lane.LOW)
+    assert (await ask(subject.engine, large)).status == 200
+    assert large.body["max_tokens"] < (subject.engine.capacity().max_model_len or 10**6)
 
 
 async def test_a_bad_body_that_is_to_be_streamed_is_refused_all_the_same(subject: Subject) -> None:
