@@ -45,6 +45,7 @@ async def large(scope: Any, receive: Any, send: Any) -> None:
     if tenant:
         call.admit(tenant)
     call.headers["x-streamfleet-id"] = "r-1"
+    call.anthropic = kind == "message"
     foreign = {"content-disposition": "attachment", "cache-control": "public", "access-control-allow-origin": "*"}
     answer: Response = JSONResponse(TEXT, headers=foreign)
     if kind == "pieces":
@@ -131,6 +132,17 @@ async def test_a_refusal_is_openais_error_and_has_the_headers_of_the_answer() ->
         assert b"content-type: application/json" in lines
         assert f"content-length: {len(body)}".encode() in lines
         assert b"x-streamfleet-id: r-1" in lines, "the request whose answer is kept"
+        for each in connections:
+            each.close()
+
+
+async def test_the_refusal_of_a_message_is_anthropics() -> None:
+    async with served(large, 60, most_answers=MOST) as address:
+        connections = [await slow(address, "a") for _ in range(2)]
+        with await connect(address, get("/a/message", "Connection: close")) as connection:
+            head, _, body = (await until_closed(connection)).partition(b"\r\n\r\n")
+        assert json.loads(body)["error"]["type"] == "rate_limit_error"
+        assert f"content-length: {len(body)}".encode() in head.split(b"\r\n")
         for each in connections:
             each.close()
 
