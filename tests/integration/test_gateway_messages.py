@@ -91,6 +91,8 @@ async def test_events_are_named_and_in_order_and_make_the_result(stage: Stage) -
         whole = (await http.post(PATH, json=ASKED, headers=key)).json()
         async with reading(http, "GET", f"/v1/streams/{sse.answer.headers['x-streamfleet-id']}") as again:
             assert told(await again.rest()) == events
+        other = await http.get(f"/v1/responses/resp_{sse.answer.headers['x-streamfleet-id']}?stream=true")
+    assert other.status_code == 404, "it is no response"
     assert list(dict.fromkeys(event["type"] for event in events)) == KINDS
     assert text_in(events) == TEXT == whole["content"][0]["text"]
     assert sum(event["type"] == "content_block_delta" for event in events) > 1
@@ -109,6 +111,8 @@ async def test_a_message_whose_events_were_not_kept_has_the_usual_ones(stage: St
         whole = (await http.post(PATH, json=ASKED, headers=key)).json()
         async with reading(http, path=PATH, json={**ASKED, "stream": True}, headers=key) as sse:
             events = told(await sse.rest())
+        async with reading(http, "GET", f"/v1/streams/{sse.answer.headers['x-streamfleet-id']}") as again:
+            assert told(await again.rest()) == events
     assert [event["type"] for event in events] == KINDS
     assert text_in(events) == whole["content"][0]["text"]
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfleet.common import message_events
 from streamfleet.common.jsontext import single_line
-from streamfleet.common.message_events import EVENTS as MESSAGE_EVENTS
 from streamfleet.common.protocol import CHAT, MESSAGES, RESPONSES
 from streamfleet.common.response_events import event_type, events_of
 from streamfleet.gateway.errors import ApiError, request_not_found
@@ -75,8 +75,8 @@ class Framing:
         """
         if not self.endpoint:
             kind = event_type(raw)
-            of_responses = kind.startswith(_OF_RESPONSES)
-            self.endpoint = MESSAGES if kind in MESSAGE_EVENTS else RESPONSES if of_responses else CHAT
+            of_responses, of_messages = kind.startswith(_OF_RESPONSES), kind in message_events.EVENTS
+            self.endpoint = RESPONSES if of_responses else MESSAGES if of_messages else CHAT
         if self.endpoint in NAMED_EVENTS:
             return self._event(chunk_id, raw)
         if self._imposed or "\r" in raw:
@@ -111,6 +111,10 @@ class Framing:
         Raises:
             ApiError: a response is asked for, and it is none; or the reader has more events than there are.
         """
+        if self.endpoint != RESPONSES and response.get("type") == "message":
+            *before, end = message_events.events_of(response)
+            self.endpoint, named = MESSAGES, WHOLE if self.event_ids else ""
+            return b"".join([frame(each, event=each["type"]) for each in before]) + frame(end, named, end["type"])
         if self.endpoint != RESPONSES and response.get("object") != "response":
             return self.answer(whole_answer_chunk(response))
         if "output" not in response:
@@ -136,7 +140,8 @@ class Framing:
     def _event(self, chunk_id: str, raw: str) -> bytes:
         """Returns an event of a response, named by its type; what the gateway says is in the response itself."""
         kind, self._last = event_type(raw), raw
-        if self.endpoint == RESPONSES and not kind.startswith(_OF_RESPONSES) and "choices" in json.loads(raw):
+        strange = self.endpoint == RESPONSES and not kind.startswith(_OF_RESPONSES)
+        if strange and (kind in message_events.EVENTS or "choices" in json.loads(raw)):
             raise request_not_found()
         if "\r" in raw or (self.said and '"response"' in raw):
             data = json.loads(raw)
