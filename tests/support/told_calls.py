@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from streamfleet.common.protocol import RESPONSES
-from streamfleet.common.response_events import events_of
+from streamfleet.common import message_events, response_events
+from streamfleet.common.protocol import COUNT_TOKENS, MESSAGES, RESPONSES
 from streamfleet.worker.engine.base import EngineReply, EngineRequest
-from streamfleet.worker.engine.simulated_api import Plan, response
+from streamfleet.worker.engine.simulated_api import MODEL, Plan, response
 
 _CALL = re.compile(r"^call (\S+) (\{.*\})$", re.MULTILINE)
 _PIECE = re.compile(r"(?s).{1,8}")
@@ -31,6 +31,8 @@ Said = Iterator[tuple[bool, str]]
 
 async def run(_: object, request: EngineRequest) -> EngineReply:
     """Answer a request, in place of `SimulatedEngine.run`."""
+    if request.endpoint == COUNT_TOKENS:
+        return EngineReply(200, b'{"input_tokens": 1}')
     said, answered = FORMS[request.endpoint]
     answer, events = answered(request, next_step(said(request.body), offered(request.body)))
     if request.on_chunk is not None:
@@ -83,12 +85,37 @@ def _response(request: EngineRequest, step: Call | str) -> tuple[Body, list[Body
         item = {**named, "type": "function_call", "call_id": call_id, "name": step[0], "arguments": step[1]}
     whole = response(Plan(request, ("",), 1, (1,), ("stop",)), int(time.time())) | {"output": [item]}
     events: list[Body] = []
-    for event in events_of(whole):
+    for event in response_events.events_of(whole):
         pieces = _PIECE.findall(event["delta"]) if "delta" in event else ()
         events += [{**event, "delta": piece} for piece in pieces] or [event]
     return whole, [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
+def _said_in_messages(body: Body) -> Said:
+    for message in body["messages"]:
+        content = message["content"]
+        for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+            if message["role"] == "user" and block["type"] in ("text", "tool_result"):
+                yield block["type"] == "text", _text(block.get("text") or block.get("content"))
+
+
+def _message(request: EngineRequest, step: Call | str) -> tuple[Body, list[Body]]:
+    """The message, and its events."""
+    block: Body = {"type": "text", "text": step}
+    if not isinstance(step, str):
+        block = {"type": "tool_use", "id": f"call_{request.id}", "name": step[0], "input": json.loads(step[1])}
+    whole: Body = {
+        "id": f"msg_{request.id}",
+        "type": "message",
+        "role": "assistant",
+        "content": [block],
+        "model": MODEL,
+        "stop_reason": "end_turn" if isinstance(step, str) else "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+    return whole, [*message_events.events_of(whole)]
+
+
 Form = tuple[Callable[[Body], Said], Callable[[EngineRequest, Call | str], tuple[Body, list[Body]]]]
-FORMS: dict[str, Form] = {RESPONSES: (_said_in_input, _response)}
+FORMS: dict[str, Form] = {RESPONSES: (_said_in_input, _response), MESSAGES: (_said_in_messages, _message)}
 """Of each endpoint: what was said in a body, and the answer with its events."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.protocol import RESPONSES, Lane
+from streamfleet.common.message_events import MessageAssembly
+from streamfleet.common.protocol import MESSAGES, RESPONSES, Lane
 from streamfleet.worker.engine.base import EngineRequest
 from tests.clients.__main__ import BEGIN, END, PAGE, Family, Row, families, table
 from tests.support import told_calls
@@ -69,3 +70,27 @@ async def test_the_engine_for_agents_makes_the_calls_that_it_is_told(
         assert (item["name"], item["arguments"], text) == (*expected, expected[1])
     else:
         assert (item["content"][0]["text"], text) == (expected, expected)
+
+
+RESULT: Any = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "one"}]}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ([{"role": "user", "content": 'call f {"a": 1}'}], ("f", {"a": 1})),
+        ([{"role": "user", "content": 'call f {"a": 1}'}, RESULT], "[simulated] one"),
+    ],
+)
+async def test_so_it_does_in_messages(said: Any, expected: tuple[str, Any] | str) -> None:
+    events: list[Any] = []
+    body = {"messages": said, "tools": [{"name": "f"}], "max_tokens": 9}
+    answer = json.loads(
+        (await told_calls.run(None, EngineRequest("1", MESSAGES, body, Lane.NORMAL, on_chunk=events.append))).body
+    )
+    assembly = MessageAssembly()
+    for event in events:
+        assembly.add(json.loads(event))
+    assert assembly.answer() == answer
+    (block,) = answer["content"]
+    assert expected in (block.get("text"), (block.get("name"), block.get("input")))

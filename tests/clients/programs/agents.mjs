@@ -11,7 +11,7 @@ const home = mkdtempSync(join(tmpdir(), "agent-"));
 
 // What a program of this environment wrote, first to its output and then to its log.
 function ended(program, args, environment) {
-  const done = spawnSync(join(process.cwd(), "node_modules", ".bin", program), args, {
+  const done = spawnSync("node", [join(process.cwd(), "node_modules", program), ...args], {
     cwd: home,
     env: { ...process.env, ...environment },
     stdio: ["ignore", "pipe", "pipe"],
@@ -46,7 +46,7 @@ const agents = {
       // Its sandbox needs rights that a container may not give; here is no network anyway.
       const options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-o", last];
       const args = ["exec", ...(goesOn ? ["resume", "--last"] : []), ...options, prompt];
-      const [, log] = ended("codex", args, { CODEX_HOME: home, OPENAI_API_KEY: apiKey, RUST_LOG: "codex_http_client=debug" });
+      const [, log] = ended("@openai/codex/bin/codex.js", args, { CODEX_HOME: home, OPENAI_API_KEY: apiKey, RUST_LOG: "codex_http_client=debug" });
       return [readFileSync(last, "utf8"), log];
     },
     shell: (cmd) => `call exec_command ${JSON.stringify({ cmd })}`,
@@ -54,6 +54,21 @@ const agents = {
       "web search left out": async () =>
         agents.codex.turn("Hello")[1].includes('"x-streamfleet-ignored": "tools.web_search"'),
     },
+  },
+  claude: {
+    turn(prompt, goesOn = true) {
+      const options = ["--print", "--model", told, "--allowedTools", "Bash"];
+      const environment = {
+        ANTHROPIC_BASE_URL: baseURL.replace("/v1", ""),
+        ANTHROPIC_API_KEY: apiKey,
+        CLAUDE_CONFIG_DIR: join(home, "config"),
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
+      };
+      const args = [...options, ...(goesOn ? ["--continue"] : []), "--", prompt];
+      return ended("@anthropic-ai/claude-code/cli-wrapper.cjs", args, environment);
+    },
+    shell: (command) => `call Bash ${JSON.stringify({ command })}`,
+    more: {},
   },
 };
 
