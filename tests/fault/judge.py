@@ -313,7 +313,8 @@ def workers_end_as_planned(history: History) -> Iterator[Violation]:
 
 
 def _while_away(history: History, worker: str) -> bool:
-    return history.back(started := history.started.get(worker, 0)) > started
+    started = history.started.get(worker, 0)
+    return history.back(started) > started or history.undone(started)  # a restored server has its users a moment later
 
 
 def changed_passwords_were_met(history: History) -> Iterator[Violation]:

@@ -381,9 +381,11 @@ def test_planned_ends_are_no_violation(faults: set[str], code: int) -> None:
     assert [violation.kind for violation in judge(history).violations] == ["exit"]
 
 
-def test_a_worker_that_starts_with_a_password_of_before_may_be_refused() -> None:
+@pytest.mark.parametrize("while_", ["outages", "rewinds"])
+def test_a_worker_that_starts_with_a_password_of_before_may_be_refused(while_: str) -> None:
     history = good_history()
-    history.refusals, history.outages = [0, 3], [(BEGAN, BEGAN + 5_000)]
+    history.refusals = [0, 3]
+    setattr(history, while_, [(BEGAN, BEGAN + 5_000)])
     history.started["w9"] = BEGAN + 1_000
     history.exits.append(Exit("w9", 2))
     assert judge(history).violations == []
