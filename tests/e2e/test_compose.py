@@ -113,7 +113,8 @@ def test_the_first_request_of_the_readme_is_answered(tmp_path: Path, smollm2: Pa
     """By the command line from outside, and by HTTP with a key made inside."""
     host = Host(tmp_path, smollm2)
     (first,) = FIRST_REQUEST.findall(README)
-    outside = os.environ | {"REDIS_URL": f"redis://127.0.0.1:{host.redis_port}"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    outside = os.environ | {"PATH": path, "REDIS_URL": f"redis://127.0.0.1:{host.redis_port}"}
 
     def shell(command: str) -> str:
         done = subprocess.run(["bash", "-ec", command], env=outside, capture_output=True, text=True, check=False)

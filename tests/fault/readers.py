@@ -200,7 +200,32 @@ KINDS = [
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop"),
 ]
-FORMS: tuple[type[Reader], ...] = (Reader, ResponseReader, MessageReader)
+
+
+class BackgroundReader(ResponseReader):
+    """A caller that asks in the background, and polls."""
+
+    async def read(self, http: httpx.AsyncClient) -> None:
+        """Poll until the end, or a cut."""
+        body = {**self.body(), "model": "simulated", "background": True, "ignore_eos": True}
+        while not (self.ended or self.told):
+            if self.id:
+                answer = await http.get(f"{self.path}/resp_{self.id}")
+            else:
+                answer = await http.post(self.path, json=body, headers={"Idempotency-Key": f"reader-{self.number}"})
+            data = answer.json()
+            if answer.status_code != 200:
+                self.refused(data["error"])
+                return
+            self.id = data["id"].removeprefix("resp_")
+            self.ended = data["status"] not in ("queued", "in_progress")
+            if self.ended:
+                self.text = "".join(part["text"] for item in data["output"] for part in item["content"])
+            else:
+                await asyncio.sleep(AGAIN_S)
+
+
+FORMS: tuple[type[Reader], ...] = (Reader, ResponseReader, MessageReader, BackgroundReader)
 
 
 @dataclass

@@ -110,7 +110,7 @@ def test_an_event_without_a_type_has_no_name(raw: str) -> None:
     ],
 )
 def test_a_response_tells_its_tier(raw: str) -> None:
-    (event,) = events(Framing(event_ids=False, tier="flex", endpoint=RESPONSES).chunk("1-0/0", raw))
+    (event,) = events(Framing(event_ids=False, endpoint=RESPONSES, said={"service_tier": "flex"}).chunk("1-0/0", raw))
     assert json.loads(event["data"]) == {"response": {"id": "r", "service_tier": "flex"}, "type": "x"}
 
 

@@ -159,8 +159,10 @@ def judge(reply: EngineReply, asked: EngineRequest | None = None) -> Outcome:
 def _usage_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an answer's usage; that of a message by the names of a chat's, which all who count tokens read."""
     usage = body.get("usage")
-    if not isinstance(usage, dict) or body.get("type") != "message":
-        return usage if isinstance(usage, dict) else {}
+    if not isinstance(usage, dict):
+        return {}
+    if "choices" in body or body.get("type") != "message":
+        return usage
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
     new, cached, created, written = (tokens_used(usage, name) or 0 for name in names)
     read = new + cached + created
@@ -177,8 +179,8 @@ def _parse(body: bytes) -> Any:
 
 def _finish_reason(body: dict[str, Any]) -> str:
     choices = body.get("choices")
-    of_message = [{"finish_reason": body.get("stop_reason")}] if body.get("type") == "message" else []
-    choices = choices or of_message
+    if not choices and body.get("type") == "message":
+        choices = [{"finish_reason": body.get("stop_reason")}]
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         said = str(choices[0].get("finish_reason") or "")[:100]
         return said.encode(errors="replace").decode()  # half of a surrogate pair could not be stored

@@ -172,10 +172,11 @@ class Responses:
             if not set(ids) - set(known):
                 break
             await self._clock.sleep(pause_s)
-        missing = [each for each in wanted if not isinstance(each, str) or each not in known]
-        if missing:
-            text = f"Item with id '{str(missing[0])[:300]}' not found. Items are kept with a response that is stored."
-            raise ApiError(404, text, "item_not_found", param="input")
+        for at, item in enumerate(asked.input):
+            if _is_reference(item) and (not isinstance(item.get("id"), str) or item["id"] not in known):
+                name = str(item.get("id"))[:300]
+                text = f"Item with id '{name}' not found. Items are kept with a response that is stored."
+                raise ApiError(404, text, "item_not_found", param=f"input.{at}")
         items = [known[item["id"]] if _is_reference(item) else item for item in asked.input]
         return replace(asked, body={**asked.body, "input": items}, input=items, added=sum(map(text_bytes, outputs)))
 

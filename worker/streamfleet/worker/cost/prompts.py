@@ -82,7 +82,7 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
     """
     for name in (*_TOGETHER, *_EACH):
         for key, value in _strings_and_parts(body.get(name)):
-            if key in _MEDIA or key in _MEDIA_URLS or key == "input_audio" or _is_image(key, value):
+            if key in _MEDIA or key in _MEDIA_URLS or key == "input_audio" or (key == "source" and _is_image(value)):
                 size += _readable_as(key, value)
     return max(0, size)
 
@@ -92,7 +92,7 @@ def _readable_as(key: str, value: Any) -> int:
     given = value if isinstance(value, str) else ""
     if isinstance(value, dict):
         given = next((text for name in _MEDIA_CONTENTS if isinstance(text := value.get(name), str)), "")
-        if _is_image(key, value):
+        if key == "source" and _is_image(value):
             return _MEDIUM_TOKENS["image"] * BYTES_PER_TOKEN - len(given)
     kind = key.removeprefix("input_")[:5]
     if given[:5].lower() == "data:":
@@ -102,9 +102,9 @@ def _readable_as(key: str, value: Any) -> int:
     return _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * BYTES_PER_TOKEN - len(given)
 
 
-def _is_image(key: str, value: Any) -> bool:
-    """True for the source of an image as messages have it."""
-    return key == "source" and isinstance(value, dict) and value.get("type") == "base64"
+def _is_image(value: Any) -> bool:
+    """True for a `source` that is an image in a message."""
+    return isinstance(value, dict) and value.get("type") == "base64"
 
 
 def _check_features(body: Mapping[str, Any], limits: CostLimits) -> None:
