@@ -212,6 +212,18 @@ async def test_a_reference_to_an_item_stands_for_it(http: httpx.AsyncClient, sta
         assert (gone.status_code, gone.json()["error"]["code"]) == (404, "item_not_found")
 
 
+async def test_references_count_as_often_as_they_are_named(stage: Stage, tmp_path: Path) -> None:
+    """Else a body of references to one item would be a thousand times itself in the gateway's memory."""
+    with gateway_on(stage.url, tmp_path, max_body_bytes=20_000) as small:
+        async with small.http(stage.key) as http:
+            item = (await post(http, "one"))["output"][0]
+            for count, status in ((20, 200), (200, 400)):
+                references = [{"type": "item_reference", "id": item["id"]}] * count
+                answer = await http.post(PATH, json=body([*references, {"role": "user", "content": "and"}]))
+                assert answer.status_code == status
+                assert (status == 200) or answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 async def test_a_chain_is_a_session(http: httpx.AsyncClient, rows: redis.asyncio.Redis) -> None:
     first = await post(http, "one")
     second = await post(http, "two", first["id"])

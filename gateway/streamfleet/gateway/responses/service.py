@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -152,21 +152,21 @@ class Responses:
             await self._webhooks.check(asked.callback_url, caller.tenant)
         if asked.background:
             asked.said["background"] = True
-        asked = await self._with_items(caller, asked)
+        asked = await self._with_items(caller, asked, most_bytes)
         previous = body.get("previous_response_id")
         return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes)
 
-    async def _with_items(self, caller: Caller, asked: Asked) -> Asked:
-        """Put the items that a call's input refers to in the places of the references. Raises ApiError."""
+    async def _with_items(self, caller: Caller, asked: Asked, most_bytes: int) -> Asked:
+        """Put the items that a call's input refers to in the places of the references. Raises as `read`."""
         wanted = [item.get("id") for item in asked.input if _is_reference(item)]
         if not wanted:
             return asked
-        ids = [each for each in wanted if isinstance(each, str) and _ITEM_ID.fullmatch(each)]
-        outputs: list[str] = []
+        ids = [each for each in wanted if _is_item_id(each)]
         known: dict[str, Any] = {}
         for pause_s in (ITEMS_PAUSE_S, 0.0) if len(ids) == len(wanted) else ():
-            records = await self.broker.records(await self.broker.items(caller.owner, ids))
+            records = await self.broker.records(await self.broker.items(caller.owner, list(dict.fromkeys(ids))))
             outputs = [record.output for record in records if record is not None]
+            _check_together(sum(map(text_bytes, outputs)), most_bytes)
             for output in await asyncio.gather(*map(self.load, outputs)):
                 known |= _by_id(output)
             if not set(ids) - set(known):
@@ -177,8 +177,10 @@ class Responses:
                 name = str(item.get("id"))[:300]
                 text = f"Item with id '{name}' not found. Items are kept with a response that is stored."
                 raise ApiError(404, text, "item_not_found", param=f"input.{at}")
+        sizes = {name: text_bytes(_dump(item)) for name, item in known.items()}
+        _check_together(added := sum(sizes[name] for name in ids), most_bytes)
         items = [known[item["id"]] if _is_reference(item) else item for item in asked.input]
-        return replace(asked, body={**asked.body, "input": items}, input=items, added=sum(map(text_bytes, outputs)))
+        return replace(asked, body={**asked.body, "input": items}, input=items, added=added)
 
     async def _in_chain(self, caller: Caller, asked: Asked, previous: Any, most_bytes: int) -> Asked:
         """Put the conversation up to a response in front of a call's input. Raises as `read`."""
@@ -230,6 +232,7 @@ class Responses:
             record = replace(record, response=await self._keep(record.id, shown, asked.size))
         created_ms = await self.broker.add(record, SOON_MS if record.background else LOOK_MS)
         if created_ms is None:
+            await self._discard((record.input, record.response))
             text = (
                 f"{MOST_RESPONSES} responses of this tenant, or all bytes that it may have, have not ended; try again"
             )
@@ -254,8 +257,10 @@ class Responses:
             error = lost if result is None else result_to_api_error(result)
             changes["error"] = _dump({"code": error.code, "message": error.error["message"]})
         if not await self.broker.finish(record, changes, items):
-            parts = map(stored_part, changes.values())
-            await self._files.discard([part.name for part in parts if part is not None])
+            # It had ended before; or this call ended it, and Redis's answer was lost: then it names what was stored.
+            stands = (await self.broker.records([record.id]))[0]
+            kept = () if stands is None else (stands.response, stands.output)
+            await self._discard(set(changes.values()) - set(kept))
         elif record.callback_url:
             await self._announce(replace(record, status=changes["status"]))
 
@@ -317,6 +322,10 @@ class Responses:
         await self._files.store.put(name, data)
         return "@" + Part(name, len(data)).encoded()
 
+    async def _discard(self, texts: Iterable[str]) -> None:
+        """Delete what is in the store of files of these texts. Raises StoreUnavailable."""
+        await self._files.discard([part.name for part in map(stored_part, texts) if part is not None])
+
     async def _status(self, record: ResponseRecord) -> str:
         """The status as OpenAI tells it: what nobody waits for is `queued` at first."""
         if record.ended or not record.background:
@@ -366,8 +375,10 @@ class Responses:
                     # Soon at first; then less and less often.
                     age_ms = await self.broker.now_ms() - record.created_ms
                     await self.broker.look_in(each, min(LOOK_MS, max(SOON_MS, age_ms // 4)))
-            except (StreamfleetError, ValueError) as error:  # the latter of a record that was damaged by hand
+            except StreamfleetError as error:
                 log.warning("response_not_finished", request_id=each, error=str(error))
+            except Exception:  # one record that was damaged, or an answer of an odd form, holds up no other
+                log.exception("response_broke", request_id=each)
         return len(ids)
 
     async def _sweep_forever(self) -> None:
@@ -388,6 +399,13 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def _check_together(size: int, most_bytes: int) -> None:
+    """Raise InvalidRequest if items are too long together, each as often as a reference names it."""
+    if size > most_bytes:
+        text = f"refers to items of more than {most_bytes} bytes together"
+        raise InvalidRequest(text, "input", "context_length_exceeded")
+
+
 def _is_reference(item: object) -> bool:
     return isinstance(item, dict) and item.get("type") == "item_reference"
 
@@ -395,7 +413,11 @@ def _is_reference(item: object) -> bool:
 def _by_id(output: object) -> dict[str, Any]:
     """The items of an output by their ids."""
     found = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
-    return {item["id"]: item for item in found if _ITEM_ID.fullmatch(str(item.get("id")))}
+    return {item["id"]: item for item in found if _is_item_id(item.get("id"))}
+
+
+def _is_item_id(given: object) -> bool:
+    return isinstance(given, str) and _ITEM_ID.fullmatch(given) is not None
 
 
 def _previous_not_found(response_id: str) -> ApiError:
