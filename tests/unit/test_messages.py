@@ -17,14 +17,15 @@ from streamfleet.gateway.messages.framing import MessageFraming
 from streamfleet.gateway.messages.translation import answer_of, speaks_anthropic, to_engine
 from streamfleet.producer.events import Chunk, Restarted
 from streamfleet.producer.follower import Follower
+from streamfleet.worker.cost.amounts import without_budget
 from streamfleet.worker.cost.check import check_cost, for_engine
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.cost.prompts import readable_bytes
 from streamfleet.worker.credit import estimate
 from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest, Text
 from streamfleet.worker.engine.replies import was_aborted
-from streamfleet.worker.engine.sse_parser import SseParser
-from streamfleet.worker.messages import ask, fit, without_budget
+from streamfleet.worker.engine.sse_parser import HIDDEN, SseParser
+from streamfleet.worker.messages import ask, fit
 from streamfleet.worker.outcome import Finished, judge
 
 BLOCKS: dict[str, list[dict[str, Any]]] = {
@@ -128,6 +129,7 @@ def test_an_error_whose_reason_is_hidden_has_its_status(before: int, status: int
     _, outcome = parsed(*events_of(message(BLOCKS["a text"]))[:before], {"type": "error", "error": error})
     assert outcome is not None
     assert outcome[0] == status
+    assert (HIDDEN.encode() in outcome[1]) == (before == 0)
 
 
 def groups(*runs: list[dict[str, Any]]) -> list[Any]:
@@ -284,6 +286,14 @@ COSTS: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "image"}]}]}]},
         "invalid_type",
     ),
+    "a tool that is named again": (
+        {"messages": [{"role": "system", "content": [{"type": "tool_addition", "tool": {"name": "f"}}]}]},
+        "",
+    ),
+    "a tool outside of tools": (
+        {"messages": [{"role": "system", "content": [{"type": "tool_addition", "tool": {"definition": {}}}]}]},
+        "not_allowed",
+    ),
     "a forced tool that can never be called": (
         {"tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "any"}},
         "invalid_value",
@@ -315,6 +325,8 @@ def test_a_limit_that_limits_nothing_reserves_nothing() -> None:
     body = {"messages": SAY, "max_tokens": 32_000}
     assert for_engine(body, MESSAGES, CostLimits(), 2_000)["max_tokens"] == 2_000
     assert for_engine(body, MESSAGES, CostLimits(max_output_tokens=100), 2_000)["max_tokens"] == 100
+    thinks = for_engine({**body, "thinking": THINKS}, MESSAGES, CostLimits(max_output_tokens=1_500), 20_000)
+    assert (thinks["max_tokens"], thinks["thinking"]["budget_tokens"]) == (1_500, 1_499)
     assert estimate(body, 40, 2_000, MESSAGES, usual_output=256).tokens == 266
     assert estimate({**body, "max_tokens": 1_000}, 40, 2_000, MESSAGES, usual_output=256).tokens == 1_010
 
@@ -347,6 +359,10 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "tools": ({"tools": [OWN, SEARCH, CUSTOM]}, {"tools": [OWN, CUSTOM]}, ["tools.search"]),
     "all else": ({"nonsense": 1, "max_tokens": 9}, {"nonsense": 1, "max_tokens": 9}, []),
 }
+
+
+def test_a_choice_of_an_odd_form_is_the_engines_to_refuse() -> None:
+    assert to_engine({"tools": [OWN, SEARCH], "tool_choice": {"name": {}}})[0]["tools"] == [OWN]
 
 
 @pytest.mark.parametrize("name", BODIES)

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import COUNT_TOKENS
+from streamfleet.worker.cost.amounts import cut_output
 from streamfleet.worker.cost.limits import prompt_too_long
 from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.sse_parser import HIDDEN
 
 _COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
-_LEAST_BUDGET = 1_024
-"""Fewest tokens of thinking that vLLM takes, as does Anthropic."""
 _TEMPLATE_TOKENS = 512
 """A chat template seldom adds more; beyond that, a token has at least a byte of the body."""
 _PROMPT = re.compile(r"contains (?:at least )?([0-9]{1,12}) input tokens")
@@ -60,19 +57,12 @@ async def fit(engine: Engine, request: EngineRequest) -> EngineReply | None:
     if tokens >= longest:
         return _refusal(tokens, longest)
     if asked > longest - tokens:
-        request.body = _cut(body, longest - tokens)
+        request.body = cut_output(body, longest - tokens)
     return None
 
 
 def _refusal(tokens: int, longest: int) -> EngineReply:
     return EngineReply(400, prompt_too_long(tokens, longest).to_openai().encode())
-
-
-def without_budget(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the body with thinking as long as the model likes: an engine refuses a budget that it cannot keep."""
-    thinking = body.get("thinking")
-    limited = isinstance(thinking, dict) and thinking.get("type") == "enabled"
-    return {**body, "thinking": {"type": "adaptive"}} if limited else body
 
 
 def _too_long(said: str, size: int, longest: int) -> EngineReply | None:
@@ -81,14 +71,3 @@ def _too_long(said: str, size: int, longest: int) -> EngineReply | None:
         return None
     told = _PROMPT.search(said)
     return _refusal(max(longest + 1, int(told[1]) if told else 0, size // BYTES_PER_TOKEN), longest)
-
-
-def _cut(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
-    fitted = {**body, "max_tokens": most}
-    thinking = body.get("thinking")
-    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
-    if isinstance(thinking, dict) and isinstance(budget, int) and budget >= most:
-        if most <= _LEAST_BUDGET:
-            return without_budget(fitted)
-        fitted["thinking"] = {**thinking, "budget_tokens": most - 1}
-    return fitted

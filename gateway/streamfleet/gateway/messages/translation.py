@@ -57,7 +57,7 @@ def to_engine(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if isinstance(tools, list) and (names := {_name(tool): tool for tool in tools if _is_anthropics(tool)}):
         why = f"has a form that only Anthropic knows; workers take tools with an input_schema: {', '.join(names)}"
         choice = body.get("tool_choice")
-        if isinstance(choice, dict) and choice.get("name") in names:
+        if isinstance(choice, dict) and choice.get("name") in [*names]:  # it may be of any type
             raise InvalidRequest(why, "tool_choice", "unsupported_parameter")
         passed["tools"] = [tool for tool in tools if not _is_anthropics(tool)]
         if not passed["tools"]:

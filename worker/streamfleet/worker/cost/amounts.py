@@ -39,6 +39,8 @@ _OWN_STOPS = 16
 """Places among the stop tokens for the model's own, which the engine adds where `min_tokens` holds all of them back."""
 MOST_BAD_WORD_BYTES = 512
 """Two forms of each word have at most 1,024 tokens: a token has at least one byte of a word, or begins it."""
+_LEAST_BUDGET = 1_024
+"""Fewest tokens of thinking that vLLM takes, as does Anthropic."""
 
 
 def most_output_tokens(limits: CostLimits, longest: int | None, asked: int = 1) -> int:
@@ -143,3 +145,22 @@ def _echoed_tokens(prompt: Any) -> int:
     if not isinstance(prompt, list):
         return 0  # the engine refuses it
     return len(prompt) if is_tokens(prompt) else sum(map(_echoed_tokens, prompt))
+
+
+def without_budget(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the body with thinking as long as the model likes: an engine refuses a budget that it cannot keep."""
+    thinking = body.get("thinking")
+    limited = isinstance(thinking, dict) and thinking.get("type") == "enabled"
+    return {**body, "thinking": {"type": "adaptive"}} if limited else dict(body)
+
+
+def cut_output(body: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Returns the body of a message with so many `max_tokens`, and a budget of thinking that is less than they are."""
+    fitted = {**body, "max_tokens": most}
+    thinking = body.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    if isinstance(thinking, dict) and isinstance(budget, int) and budget >= most:
+        if most <= _LEAST_BUDGET:
+            return without_budget(fitted)
+        fitted["thinking"] = {**thinking, "budget_tokens": most - 1}
+    return fitted

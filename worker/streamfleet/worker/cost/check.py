@@ -23,7 +23,7 @@ from streamfleet.common.numbers import (
     sequences,
 )
 from streamfleet.common.protocol import CHAT, COMPLETIONS, MESSAGES
-from streamfleet.worker.cost.amounts import check_amounts, most_output_tokens
+from streamfleet.worker.cost.amounts import check_amounts, cut_output, most_output_tokens
 from streamfleet.worker.cost.grammars import GUIDED, check_grammars, translate_guided
 from streamfleet.worker.cost.limits import CostLimits, too_expensive
 from streamfleet.worker.cost.prompts import check_prompt, readable_bytes
@@ -152,7 +152,7 @@ def for_engine(
         passed["max_tokens"] = body["max_completion_tokens"]  # servers that know the older name alone take the same
     if endpoint == MESSAGES and limits and (asked := output_limit(body, endpoint)):
         # Its field is required, so that clients send what no model of theirs exceeds.
-        passed["max_tokens"] = min(asked, most_output_tokens(limits, longest))
+        passed = cut_output(passed, min(asked, most_output_tokens(limits, longest)))
     cap = _output_cap(body, endpoint, limits, longest) if limits else None
     return passed if cap is None else {**passed, "max_tokens": cap}
 

@@ -150,9 +150,15 @@ def check_forms(body: Mapping[str, Any], endpoint: str = "") -> None:
 
 
 def _check_results(body: Mapping[str, Any]) -> None:
-    """Raise if an image in a tool's result has no source: all else of a message is checked by the engine."""
-    contents = (message.get("content") for message in body.get("messages", []) if isinstance(message, dict))
-    blocks = (block.get("content") for each in contents if isinstance(each, list) for block in _objects(each))
+    """Raise if an image in a tool's result has no source, or a tool stands outside of `tools`, where it is checked.
+
+    All else of a message is checked by the engine.
+    """
+    contents = [message.get("content") for message in body.get("messages", []) if isinstance(message, dict)]
+    parts = [block for each in contents if isinstance(each, list) for block in _objects(each)]
+    if any(isinstance(tool := block.get("tool"), dict) and "definition" in tool for block in parts):
+        raise InvalidRequest("defines a tool; definitions go into tools", "messages", "not_allowed")
+    blocks = (block.get("content") for block in parts)
     items = (item for each in blocks if isinstance(each, list) for item in _objects(each))
     if any(item.get("type") == "image" and not isinstance(item.get("source"), dict) for item in items):
         raise InvalidRequest("has an image without a source", "messages", "invalid_type")

@@ -163,7 +163,9 @@ class SseParser:
         if kind == "error":
             error = event.get("error")
             told = error if isinstance(error, dict) else {"message": str(error)}
-            hidden = None if self._events else _HIDDEN.search(str(told.get("message")))
+            hidden = _HIDDEN.search(str(told.get("message")))
+            if self._events and HIDDEN in str(told.get("message")):  # the reader has a part: nobody may run it again
+                told, hidden = {**told, "message": "the engine failed in the middle of the answer"}, None
             self._fail(told, int(hidden[1]) if hidden else 0)
             return
         self._events += 1

@@ -17,6 +17,7 @@ import structlog
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.protocol import EMBEDDINGS, MESSAGES, RESPONSES
+from streamfleet.worker.cost.amounts import without_budget
 from streamfleet.worker.engine import asgi, direct, vllm_host
 from streamfleet.worker.engine.base import (
     Capacity,
@@ -46,7 +47,6 @@ from streamfleet.worker.engine.vllm_setup import (
     prepare_environment,
 )
 from streamfleet.worker.engine.watchdog import StepLogger, Watchdog
-from streamfleet.worker.messages import without_budget
 
 log = structlog.get_logger(__name__)
 
