@@ -244,5 +244,7 @@ async def _exchange(connection: Any, commands: Sequence[Sequence[Any]]) -> list[
         try:
             replies.append(await connection.read_response())
         except redis.exceptions.ResponseError as error:
+            if "unauthenticated" in str(error):  # of a large command, in place of NOAUTH: "Protocol error: …"
+                raise redis.exceptions.AuthenticationError(str(error)) from None
             replies.append(error)
     return replies
