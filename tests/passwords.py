@@ -51,15 +51,15 @@ class Passwords:
             none: from now on there is none.
         """
         new = "" if none else secrets.token_hex(8)
-        self._login = f"{user}:{new}@" if new else ""
+        login = f"{user}:{new}@" if new else ""
         if order == "before":
-            self._write_all()
+            self._write_all(login)
             await asyncio.sleep(late_s)
         old, self.password = self.password, new
         await tell(old)
         if order == "after":
             await asyncio.sleep(late_s)
-        self._write_all()
+        self._write_all(login)
 
     async def tell(self, port: int, old: str) -> None:
         """Have a server want the password, and cut all its connections, as managed services do."""
@@ -82,7 +82,8 @@ class Passwords:
         """The URL with the login that the servers want now."""
         return url.replace("//", f"//:{self.password}@", 1) if self.password else url
 
-    def _write_all(self) -> None:
+    def _write_all(self, login: str) -> None:
+        self._login = login  # also of files that are made from now on, and of none before
         for path in self._files:
             self._write(path)
 
