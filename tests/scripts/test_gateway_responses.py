@@ -140,6 +140,36 @@ async def test_what_has_not_ended_stays(queue: Queue) -> None:
     assert await left(queue) == ["k-2", "k-3"]
 
 
+async def test_the_oldest_that_have_ended_make_room_behind_one_that_has_not(queue: Queue) -> None:
+    """Ends too: the bytes of a tenant stay bounded."""
+    found = broker(queue, most=3, most_bytes=399)
+    await found.add(numbered(1), LOOK_MS)
+    for number in range(2, 7):
+        await ended(queue, numbered(number), NOW + number, most=3, most_bytes=399)
+        assert await used(queue) <= 399
+    assert await left(queue) == ["k-1", "k-5", "k-6"]
+    for number in (5, 6):
+        await found.delete("t", f"k-{number}")
+    grown = {"status": "completed", "output": f'"{"x" * 250}"'}
+    await found.add(numbered(2), LOOK_MS)
+    assert await found.finish(numbered(2), grown)
+    assert await used(queue) > 399, "an answer is stored all the same"
+    await found.add(numbered(3), LOOK_MS)
+    assert await left(queue) == ["k-1", "k-3"], "and is the next that goes"
+
+
+async def test_many_that_have_not_ended_are_stepped_over_at_once(queue: Queue) -> None:
+    """In pieces: more of them than a piece holds."""
+    found = broker(queue, most=250)
+    for number in range(1, 250):
+        await found.add(numbered(number), LOOK_MS)
+    for number in (250, 251):
+        await ended(queue, numbered(number), NOW + 1, most=250)
+    assert "k-250" not in await left(queue)
+    assert await found.add(numbered(252), LOOK_MS) is not None
+    assert await found.add(numbered(253), LOOK_MS) is None
+
+
 async def test_after_thirty_days_they_go(queue: Queue) -> None:
     await ended(queue, numbered(1))
     for name in ("response:k-1", "responses:t"):

@@ -26,9 +26,15 @@ MUTANTS = (
         "gateway_responses.a_second_call_changes_nothing",
     ),
     Mutant(
+        "gateway_response_add: it steps over what has not ended",
+        "if stays then at = at + 1 else",
+        "if stays then return not is_full else",
+        "gateway_responses.the_oldest_that_have_ended_make_room_behind_one_that_has_not",
+    ),
+    Mutant(
         "gateway_response_add: thirty days",
-        "if not full and tonumber(first[2]) > oldest_ms then return true end",
-        "if not full then return true end",
+        "if not is_full and tonumber(piece[2 * i]) > oldest_ms then return true end",
+        "if not is_full then return true end",
         "gateway_responses.after_thirty_days_they_go",
     ),
     Mutant(
@@ -45,7 +51,7 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_response_add: what expired counts no more",
-        "      call('HDEL', KEYS[3], 'response_bytes')   -- the set has expired\n",
+        "  call('HDEL', KEYS[3], 'response_bytes')   -- the set has expired\n",
         "",
         "gateway_responses.what_a_tenant_has_is_counted_anew_where_nothing_is_left",
     ),
