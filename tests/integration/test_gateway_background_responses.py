@@ -15,6 +15,7 @@ import pytest
 import redis.asyncio
 
 from streamfleet.common.connection import Connection
+from streamfleet.common.keys import GROUP, NOBODY
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.broker.responses import ResponseBroker, ResponseNames, ResponseRecord
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, stage_in
@@ -71,6 +72,37 @@ async def test_it_is_answered_at_once_and_polled(http: httpx.AsyncClient, stage:
     assert ended["id"] == begun["id"]
     chained = await http.post(PATH, json=body("and", begun["id"], max_output_tokens=200))
     assert "and" in text_of(chained.json()).split()
+
+
+async def test_one_that_has_run_is_not_queued_again(stage: Stage, tmp_path: Path) -> None:
+    """Though it waits for its next attempt, without a worker."""
+    folder = tmp_path / "gateway"
+    folder.mkdir()
+    settings = {"gateway_models": "simulated=again", "gateway_files": f"file://{tmp_path}/files"}
+    worker = WorkerProcess(stage.url, tmp_path, "dies", queue="again", simulated_speed=0.5)
+    try:
+        await worker.ready()
+        with gateway_on(stage.url, folder, **settings) as gateway:
+            async with (
+                gateway.http(stage.key) as http,
+                redis.asyncio.Redis.from_url(stage.url, decode_responses=True) as rows,
+            ):
+                begun = await begin(http, max_output_tokens=4_000)
+
+                async def status() -> str:
+                    return str((await http.get(f"{PATH}/{begun['id']}")).json()["status"])
+
+                async def runs() -> bool:
+                    return await status() == "in_progress"
+
+                await eventually(runs, 20, "it runs")
+                worker.destroy()
+                lane = "{again}:lane:low"
+                (taken,) = await rows.xpending_range(lane, GROUP, "-", "+", 10)
+                await rows.xclaim(lane, GROUP, NOBODY, 0, [taken["message_id"]], justid=True)
+                assert await status() == "in_progress"
+    finally:
+        worker.destroy()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +216,7 @@ async def test_one_that_redis_lost_has_failed(stage: Stage, tmp_path: Path) -> N
     constants = {"gateway.responses.service.UNKNOWN_MS": 300}
     with gateway_on(stage.url, tmp_path, constants=constants, gateway_files=f"file://{tmp_path}/files") as gateway:
         async with gateway.http(key) as http, stored_by_hand(stage, owner.id) as (_, record):
-            assert (await http.get(f"{PATH}/resp_{record.id}")).json()["status"] == "queued"
+            assert (await http.get(f"{PATH}/resp_{record.id}")).json()["status"] == "in_progress"
             ended = await end(http, f"resp_{record.id}")
     assert (ended["status"], ended["error"]["code"]) == ("failed", "request_lost")
 

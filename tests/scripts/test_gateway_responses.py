@@ -93,6 +93,17 @@ async def test_one_whose_end_is_announced_stays_open_until_then(queue: Queue) ->
     assert await broker(queue, NOW + 2 * LOOK_MS).due(10, 500) == []
 
 
+async def test_one_that_was_seen_to_run_is_marked_while_it_is_there(queue: Queue) -> None:
+    found = broker(queue)
+    await found.add(FIRST, LOOK_MS)
+    for _ in range(2):
+        await found.begin("k-1")
+        assert await found.records(["k-1"]) == [replace(FIRST, begun=True, created_ms=NOW)]
+    await found.delete("t", "k-1")
+    await found.begin("k-1")
+    assert await queue.dump() == {}
+
+
 async def test_a_deleted_response_leaves_its_contents_to_be_deleted(queue: Queue) -> None:
     stored = replace(FIRST, input="@20000 aa/in", response="@30000 aa/before")
     found = broker(queue)

@@ -60,6 +60,7 @@ class ResponseRecord:
         previous, root: the response before it in its chain, and the first one; empty, and itself, for the first.
         background: True if the caller does not wait for it.
         callback_url: URL that is called at its end; empty for none.
+        begun: True once somebody has seen it run.
         status: OpenAI's status; IN_PROGRESS until it has ended.
         said: fields of the response object that the gateway says in place of the engine, as JSON.
         error: OpenAI's error object, as JSON; empty for none.
@@ -74,6 +75,7 @@ class ResponseRecord:
     root: str = ""
     background: bool = False
     callback_url: str = ""
+    begun: bool = False
     status: str = IN_PROGRESS
     said: str = "{}"
     error: str = ""
@@ -95,6 +97,7 @@ class ResponseRecord:
             "root": self.root,
             "background": "1" if self.background else "",
             "callback_url": self.callback_url,
+            "begun": "1" if self.begun else "0",
             "status": self.status,
             "said": self.said,
             "input": self.input,
@@ -207,6 +210,10 @@ class ResponseBroker(SharedKeys[ResponseNames]):
         words = ("XX", await self.now_ms() + ms, request_id)
         await self.connection.command("ZADD", self.names.open_responses, *words)
 
+    async def begin(self, request_id: str) -> None:
+        """Record that somebody has seen a response run, if it is there."""
+        await self.connection.script("gateway_change", [self.names.response(request_id)], ["begun", "0", "1"])
+
     async def close_response(self, request_id: str) -> None:
         """Take a response off the open ones."""
         await self.connection.command("ZREM", self.names.open_responses, request_id)
@@ -229,6 +236,5 @@ def _read(request_id: str, found: Mapping[str, str]) -> ResponseRecord | None:
         return None
     said = {name: found.get(name, "") for name in ("tenant", "queue", "previous", "root", "callback_url")}
     kept = {name: found[name] for name in ("status", "said", "error", "input", "response", "output") if name in found}
-    return ResponseRecord(
-        request_id, **said, **kept, background=found.get("background") == "1", created_ms=int(created)
-    )
+    background, begun = (found.get(name) == "1" for name in ("background", "begun"))
+    return ResponseRecord(request_id, **said, **kept, background=background, begun=begun, created_ms=int(created))

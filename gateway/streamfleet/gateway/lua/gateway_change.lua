@@ -1,4 +1,4 @@
--- Change a field of a hash: the record of an API key, or a tenant's signing secrets.
+-- Change a field of a hash: the record of an API key, a tenant's signing secrets, or a mark of a stored response.
 -- KEYS: 1 the hash. ARGV: 1 field; 2 expected old value, or ''; 3 new value.
 -- Returns 1 if the new value is stored; 0 if the old value was another one, and nothing was written.
 local found = redis.call('HGET', KEYS[1], ARGV[1]) or ''

@@ -49,7 +49,7 @@ from streamfleet.gateway.offload import offload
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import belongs_to, read_flag
 from streamfleet.gateway.webhooks.service import Webhooks
-from streamfleet.producer.status import RUNNING
+from streamfleet.producer.status import QUEUED, RUNNING
 
 log = structlog.get_logger(__name__)
 MOST_INLINE_BYTES = 16_384
@@ -327,11 +327,13 @@ class Responses:
         await self._files.discard([part.name for part in map(stored_part, texts) if part is not None])
 
     async def _status(self, record: ResponseRecord) -> str:
-        """The status as OpenAI tells it: what nobody waits for is `queued` at first."""
-        if record.ended or not record.background:
+        """The status as OpenAI tells it: what nobody waits for is `queued` until it runs for the first time."""
+        if record.ended or not record.background or record.begun:
             return record.status
-        view = await (await self._queues.client(record.queue)).status(record.id)
-        return record.status if view.state == RUNNING else "queued"
+        state = (await (await self._queues.client(record.queue)).status(record.id)).state
+        if state == RUNNING:  # it may wait again, for its next attempt
+            await self.broker.begin(record.id)
+        return QUEUED if state == QUEUED else record.status
 
     async def _announce(self, record: ResponseRecord) -> None:
         """Announce the end of a response, and close it. After a crash, or an error, the next look repeats it."""
