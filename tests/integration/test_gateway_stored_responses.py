@@ -17,12 +17,14 @@ import pytest
 import redis
 import redis.asyncio
 
+from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.gateway.broker.responses import ResponseBroker
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, make_key, stage_in
 from tests.integration.test_gateway_responses import told
 from tests.integration.test_gateway_streams import reading
 from tests.integration.worker_process import WorkerProcess
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_blocking
 
 PATH = "/v1/responses"
 Body = dict[str, Any]
@@ -384,6 +386,35 @@ def test_a_key_is_revoked_with_what_it_stored(stage: Stage) -> None:
     with redis.Redis.from_url(stage.url) as rows:
         assert rows.exists(f"{{gateway}}/response:{names['kept']}")
         assert not rows.exists(f"{{gateway}}/response:{names['erased']}")
+
+
+def test_an_erasure_that_broke_midway_can_be_repeated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key is refused at once."""
+    key, record = make_key(stage.url, "half erased")
+    with stage.gateway.http_blocking(key) as http:
+        names = [http.post(PATH, json=body("Say hi")).headers["x-streamfleet-id"] for _ in range(2)]
+    delete, deleted = ResponseBroker.delete, list[str]()
+
+    async def breaks(self: ResponseBroker, tenant: str, request_id: str) -> bool:
+        if deleted:
+            raise BrokerUnavailable("it broke")
+        deleted.append(request_id)
+        return await delete(self, tenant, request_id)
+
+    command = ("gateway", "keys", "revoke", record.id, "--erase-responses")
+    with monkeypatch.context() as patched:
+        patched.setattr(ResponseBroker, "delete", breaks)
+        assert streamfleet(stage.url, *command).returncode
+    with stage.gateway.http_blocking(key) as http:
+
+        def refused() -> bool:
+            return http.get("/v1/models").status_code == 401
+
+        eventually_blocking(refused, 10, "the key has ended")
+    assert streamfleet(stage.url, *command).returncode == 0
+    with redis.Redis.from_url(stage.url) as rows:
+        assert not rows.exists(*(f"{{gateway}}/response:{name}" for name in names))
+    assert streamfleet(stage.url, *command).returncode
 
 
 # -- kills --------------------------------------------------------------------------------------------------

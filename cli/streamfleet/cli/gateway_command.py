@@ -269,26 +269,27 @@ async def _revoke(redis_url: str | None, ids: list[str], *, erase: bool) -> None
         _check_id(each)
     broker = _broker(redis_url)
     try:
-        tenants = {record.id: record.tenant for record in await broker.records()} if erase else {}
-        missing = [each for each in ids if not await broker.revoke(each)]
-        for each, tenant in tenants.items():
-            if each in ids:
-                await _erase(broker, tenant, each)
+        # The record of a key, which names its tenant, goes last: what broke midway can be repeated.
+        missing = [each for each in ids if (erase and not await _erase(broker, each)) or not await broker.revoke(each)]
     finally:
         await broker.close()
     for each in ids:
-        say(f"{each}: {'there is no such key' if each in missing else 'revoked'}")
+        say(f"{each}: {'there is no such key, or it was changed just now' if each in missing else 'revoked'}")
     if missing:
         raise typer.Exit(FAILED)
 
 
-async def _erase(broker: GatewayBroker, tenant: str, key_id: str) -> None:
-    """Delete the responses that are stored for a key."""
+async def _erase(broker: GatewayBroker, key_id: str) -> bool:
+    """End a key, and delete the responses that are stored for it. False if there is no such key."""
     from streamfleet.gateway.broker.responses import ResponseBroker, ResponseNames
 
+    record = await broker.end(key_id)
+    if record is None:
+        return False
     stored = ResponseBroker(broker.connection, ResponseNames(broker.names.base))
-    for each in await stored.ids_of(tenant, key_id):
-        await stored.delete(tenant, each)
+    for each in await stored.ids_of(record.tenant, key_id):
+        await stored.delete(record.tenant, each)
+    return True
 
 
 def _check_id(text: str) -> None:

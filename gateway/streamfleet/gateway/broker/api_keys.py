@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import structlog
@@ -294,11 +294,20 @@ class GatewayBroker(SharedKeys[GatewayNames]):
         Raises:
             InvalidRequest: a value is out of its range.
         """
+        now_ms = await self.now_ms()
+        return await self._change(key_id, lambda record: with_rule(record, weight, max_running, now_ms))
+
+    async def end(self, key_id: str) -> KeyRecord | None:
+        """Let nobody in with a key from now on; its record stays. None as of `set_rule`."""
+        now_ms = await self.now_ms()
+        return await self._change(key_id, lambda record: replace(record, expires_ms=now_ms))
+
+    async def _change(self, key_id: str, change: Callable[[KeyRecord], KeyRecord]) -> KeyRecord | None:
         found = mapping(await self.connection.command("HGETALL", self.names.keys))
         for digest, text in found.items():
             record = read_record(digest.decode(errors="replace"), text)
             if record is not None and record.id == key_id:
-                changed = with_rule(record, weight, max_running, await self.now_ms())
+                changed = change(record)
                 words = [digest, text, changed.encoded()]
                 if not await self.connection.script("gateway_change", [self.names.keys], words):
                     return None
