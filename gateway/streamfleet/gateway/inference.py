@@ -255,7 +255,8 @@ async def answer(request: Request, endpoint: str) -> Response:
             enqueued.leave()
             raise
     if enqueued.record is not None and enqueued.record.background:
-        return JSONResponse(await enqueued.context.gateway.responses.shown(enqueued.record))
+        context = enqueued.context
+        return JSONResponse(await context.gateway.responses.shown(enqueued.record, context.hold_answer))
     if enqueued.context.settings.gateway_early_space == "on":
         return EarlySpace(enqueued)
     return await whole_answer(enqueued)
@@ -325,10 +326,12 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         if reservation is not None:
             gateway.run_in_background(gateway.budget.release(reservation), "put back tokens")
         raise  # after any other error the request may be in its queue: a gateway finds out
-    call.release()
     said = {**asked.said, **tier_field(parameters.tier)}
     enqueued = Enqueued(context, parameters, client, handle, reservation, sent.get("model") or "", fingerprint, said)
-    return await _store(enqueued, asked, chosen.queue) if asked.store else enqueued
+    if asked.store:
+        return await _store(enqueued, asked, chosen.queue)
+    call.release()
+    return enqueued
 
 
 async def _read(context: AuthContext, endpoint: str, raw: bytes) -> tuple[Asked, list[str]]:
@@ -340,9 +343,7 @@ async def _read(context: AuthContext, endpoint: str, raw: bytes) -> tuple[Asked,
         body, left_out = to_engine(body) if endpoint in (MESSAGES, COUNT_TOKENS) else (body, [])
         return Asked(body, len(raw), store=False), left_out
     body, left_out = leave_out_tools(body)
-    asked = await context.gateway.responses.read(context.caller, body, len(raw), most_bytes)
-    if asked.added:
-        context.hold_body(asked.added)
+    asked = await context.gateway.responses.read(context.caller, body, len(raw), most_bytes, context.hold_body)
     return asked, left_out
 
 
@@ -354,7 +355,7 @@ def _in_chain(parameters: RequestParameters, asked: Asked, own_id: str) -> Reque
 
 
 async def _store(enqueued: Enqueued, asked: Asked, queue: str) -> Enqueued:
-    """Store a response whose request was enqueued. Raises as `answer`."""
+    """Store a response whose request was enqueued: its body counts as held until then. Raises as `answer`."""
     tenant = enqueued.context.caller.tenant or ""
     record = ResponseRecord(
         enqueued.handle.id,
@@ -373,6 +374,7 @@ async def _store(enqueued: Enqueued, asked: Asked, queue: str) -> Enqueued:
         if not enqueued.context.request.headers.get("idempotency-key"):  # with one, its next try stores it
             enqueued.context.gateway.run_in_background(enqueued.cancel(), "cancel what cannot be stored")
         raise
+    enqueued.context.call.release()
     return replace(enqueued, record=record)
 
 

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import RESPONSES
 from streamfleet.gateway.auth_context import AuthContext, authenticate
-from streamfleet.gateway.broker.responses import ResponseRecord, text_bytes
+from streamfleet.gateway.broker.responses import ResponseRecord
 from streamfleet.gateway.document import (
     AFTER,
     COUNT,
@@ -55,8 +55,7 @@ async def response(request: Request, response_id: str) -> Response:
     if request.query_params.get("stream") == "true":
         return await response_stream(request, response_id)
     context, record = await _find(request, response_id)
-    context.hold_answer(sum(map(text_bytes, (record.response, record.output))))
-    return JSONResponse(await context.gateway.responses.shown(record))
+    return JSONResponse(await context.gateway.responses.shown(record, context.hold_answer))
 
 
 @router.delete(_PATH, **operation({200: answers("ResponseDeleted")}, (404,)))
@@ -76,7 +75,8 @@ async def cancel(request: Request, response_id: str) -> JSONResponse:
     responses = context.gateway.responses
     if not record.background:
         raise ApiError(400, "Cannot cancel a synchronous response.", "invalid_value", param="response_id")
-    return JSONResponse(await responses.shown(record if record.ended else await responses.cancel(record)))
+    record = record if record.ended else await responses.cancel(record)
+    return JSONResponse(await responses.shown(record, context.hold_answer))
 
 
 @router.get(
@@ -87,7 +87,7 @@ async def input_items(request: Request, response_id: str) -> JSONResponse:
     """The input of a stored response, without the conversation that it goes on from."""
     context, record = await _find(request, response_id)
     page = read_page(request.query_params, "", USUAL_LISTED, MOST_LISTED)
-    given = await context.gateway.responses.load(record.input)
+    given = await context.gateway.responses.input_of(record, context.hold_answer)
     items = [_item(record, at, each) for at, each in enumerate(given)]
     if page.newest_first:
         items.reverse()

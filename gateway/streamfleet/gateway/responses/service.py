@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,17 +123,20 @@ class Responses:
             self._sweeping.cancel()
             await asyncio.wait((self._sweeping,))
 
-    async def read(self, caller: Caller, body: dict[str, Any], size: int, most_bytes: int) -> Asked:
+    async def read(
+        self, caller: Caller, body: dict[str, Any], size: int, most_bytes: int, hold: Callable[[int], None]
+    ) -> Asked:
         """Read what a call asks, and put the conversation so far in front of its input.
 
         Args:
             caller: sends it.
             body, size: the OpenAI request, and its bytes.
             most_bytes: of the conversation.
+            hold: counts bytes of it before they are loaded.
 
         Raises:
             InvalidRequest: a field is wrong, or the conversation is too long.
-            ApiError: there is no such response.
+            ApiError: there is no such response, or no room for the conversation.
         """
         given = body["input"]
         asked = Asked(
@@ -152,22 +155,25 @@ class Responses:
             await self._webhooks.check(asked.callback_url, caller.tenant)
         if asked.background:
             asked.said["background"] = True
-        asked = await self._with_items(caller, asked, most_bytes)
+        asked = await self._with_items(caller, asked, most_bytes, hold)
         previous = body.get("previous_response_id")
-        return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes)
+        return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes, hold)
 
-    async def _with_items(self, caller: Caller, asked: Asked, most_bytes: int) -> Asked:
+    async def _with_items(self, caller: Caller, asked: Asked, most_bytes: int, hold: Callable[[int], None]) -> Asked:
         """Put the items that a call's input refers to in the places of the references. Raises as `read`."""
         wanted = [item.get("id") for item in asked.input if _is_reference(item)]
         if not wanted:
             return asked
         ids = [each for each in wanted if _is_item_id(each)]
         known: dict[str, Any] = {}
+        held = 0
         for pause_s in (ITEMS_PAUSE_S, 0.0) if len(ids) == len(wanted) else ():
             records = await self.broker.records(await self.broker.items(caller.owner, list(dict.fromkeys(ids))))
             outputs = [record.output for record in records if record is not None]
-            _check_together(sum(map(text_bytes, outputs)), most_bytes)
-            for output in await asyncio.gather(*map(self.load, outputs)):
+            _check_together(together := sum(map(text_bytes, outputs)), most_bytes)
+            hold(max(0, together - held))
+            held = max(held, together)
+            for output in await asyncio.gather(*map(self._load, outputs)):
                 known |= _by_id(output)
             if not set(ids) - set(known):
                 break
@@ -179,10 +185,13 @@ class Responses:
                 raise ApiError(404, text, "item_not_found", param=f"input.{at}")
         sizes = {name: text_bytes(_dump(item)) for name, item in known.items()}
         _check_together(added := sum(sizes[name] for name in ids), most_bytes)
+        hold(max(0, added - held))
         items = [known[item["id"]] if _is_reference(item) else item for item in asked.input]
         return replace(asked, body={**asked.body, "input": items}, input=items, added=added)
 
-    async def _in_chain(self, caller: Caller, asked: Asked, previous: Any, most_bytes: int) -> Asked:
+    async def _in_chain(
+        self, caller: Caller, asked: Asked, previous: Any, most_bytes: int, hold: Callable[[int], None]
+    ) -> Asked:
         """Put the conversation up to a response in front of a call's input. Raises as `read`."""
         if not isinstance(previous, str):
             raise InvalidRequest("must be a string", "previous_response_id", "invalid_type")
@@ -199,11 +208,12 @@ class Responses:
             text = f"names a conversation of more than {most_bytes} bytes, or of too many responses"
             raise InvalidRequest(text, "previous_response_id", "context_length_exceeded")
         texts = [text for turn in reversed(turns) for text in (turn.input, turn.output)]
-        parts = await asyncio.gather(*map(self.load, texts))
+        hold(added := sum(map(text_bytes, texts)))
+        parts = await asyncio.gather(*map(self._load, texts))
         return replace(
             asked,
             body={**asked.body, "input": [item for part in (*parts, asked.input) for item in part]},
-            added=asked.added + sum(map(text_bytes, texts)),
+            added=asked.added + added,
             previous=record.id,
             root=turns[0].root,
             said={**asked.said, "previous_response_id": previous},
@@ -272,9 +282,10 @@ class Responses:
         record = (await self.broker.records([request_id]))[0]
         return None if record is None else await self._finished(record)
 
-    async def shown(self, record: ResponseRecord) -> dict[str, Any]:
-        """Returns a response as OpenAI shows it."""
-        response, output = await asyncio.gather(self.load(record.response), self.load(record.output))
+    async def shown(self, record: ResponseRecord, hold: Callable[[int], None]) -> dict[str, Any]:
+        """Returns a response as OpenAI shows it; `hold` counts its bytes before they are loaded."""
+        hold(text_bytes(record.response) + text_bytes(record.output))
+        response, output = await asyncio.gather(self._load(record.response), self._load(record.output))
         usual = {
             "id": f"{PREFIX}{record.id}",
             "object": "response",
@@ -289,13 +300,19 @@ class Responses:
         told = {"status": await self._status(record), "error": json.loads(record.error or "null"), "output": output}
         return {**usual, **response, **json.loads(record.said), **told, "store": True}
 
+    async def input_of(self, record: ResponseRecord, hold: Callable[[int], None]) -> list[Any]:
+        """The input items that the caller sent with a response; `hold` as of `shown`."""
+        hold(text_bytes(record.input))
+        items: list[Any] = await self._load(record.input)
+        return items
+
     async def cancel(self, record: ResponseRecord) -> ResponseRecord:
         """Cancel the request of a response that has not ended, and return the response."""
         with contextlib.suppress(UnknownRequest, ResultTimeout):  # it is lost; or no worker confirms it now
             await (await self._queues.client(record.queue)).cancel(record.id)
         return await self._finished(record)
 
-    async def load(self, text: str) -> Any:
+    async def _load(self, text: str) -> Any:
         """Returns the value of one of a record's texts.
 
         Raises:
