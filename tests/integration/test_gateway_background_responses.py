@@ -101,6 +101,7 @@ async def test_one_that_has_run_is_not_queued_again(stage: Stage, tmp_path: Path
                 (taken,) = await rows.xpending_range(lane, GROUP, "-", "+", 10)
                 await rows.xclaim(lane, GROUP, NOBODY, 0, [taken["message_id"]], justid=True)
                 assert await status() == "in_progress"
+                await rows.zrem("{gateway}/open_responses", begun["id"].removeprefix("resp_"))  # it never ends
     finally:
         worker.destroy()
 
@@ -130,6 +131,15 @@ async def test_its_lane_is_low_unless_a_tier_is_named(
 async def test_what_cannot_be_done_is_refused(http: httpx.AsyncClient, more: Body, param: str) -> None:
     answer = await http.post(PATH, json=body("Say hi", **more))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_try_with_another_callback_is_a_conflict(http: httpx.AsyncClient) -> None:
+    asked, named = body("Say hi", background=True), {"Idempotency-Key": "called back"}
+    first = await http.post(PATH, json=asked, headers=named)
+    refused = await http.post(PATH, json={**asked, "callback_url": "http://127.0.0.1:9/"}, headers=named)
+    again = await http.post(PATH, json=asked, headers=named)
+    assert [each.status_code for each in (first, refused, again)] == [200, 409, 200]
+    await end(http, first.json()["id"])
 
 
 async def test_it_is_cancelled(stage: Stage, http: httpx.AsyncClient) -> None:

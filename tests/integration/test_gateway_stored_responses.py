@@ -175,6 +175,19 @@ async def test_what_failed_is_told(http: httpx.AsyncClient, rows: redis.asyncio.
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")
 
 
+# -- tries under an Idempotency-Key --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{"background": True}, {"store": False}, {"instructions": "be brief"}])
+async def test_another_question_under_the_same_key_is_a_conflict(http: httpx.AsyncClient, more: Body) -> None:
+    named = {"Idempotency-Key": f"asks {sorted(more)}"}
+    first = await http.post(PATH, json=body("Say hi"), headers=named)
+    refused = await http.post(PATH, json=body("Say hi", **more), headers=named)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_conflict")
+    again = await http.post(PATH, json=body("Say hi", service_tier="priority"), headers=named)
+    assert (again.status_code, again.json()["output"]) == (200, first.json()["output"])
+
+
 # -- chains -------------------------------------------------------------------------------------------------
 
 

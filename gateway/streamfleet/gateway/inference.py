@@ -286,7 +286,8 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     raw = await context.read_body(gateway.queue_settings.max_body_bytes, "STREAMFLEET_MAX_BODY_BYTES")
     name = request.headers.get("idempotency-key")
     digest = ""
-    asked, left_out = await _read(context, endpoint, raw)
+    named_id = request_id(caller.owner, name) if name else ""
+    asked, left_out = await _read(context, endpoint, raw, named_id)
     body, size = asked.body, len(raw) + asked.added
     parameters = context.read_parameters(body, background=asked.background)
     if parameters.tries and not name:
@@ -296,7 +297,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     context.show_ignored([*left_out, *gateway.models.ignored(chosen, endpoint, body)])
     fingerprint = digest and f"{caller.owner}/{chosen.queue}{endpoint}/{parameters.lane}/{digest}"
     left_id = await gateway.left_tries.take(fingerprint) if fingerprint and parameters.tries < SDK_TRIES else None
-    own_id = left_id or request_id(caller.owner, name)
+    own_id = left_id or named_id or request_id(caller.owner, None)
     call.set_request_id(own_id)
     parameters = _in_chain(parameters, asked, own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
@@ -334,8 +335,11 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     return enqueued
 
 
-async def _read(context: AuthContext, endpoint: str, raw: bytes) -> tuple[Asked, list[str]]:
-    """Returns what a call asks, and the names of tools that are left out. Raises as `answer`."""
+async def _read(context: AuthContext, endpoint: str, raw: bytes, named_id: str) -> tuple[Asked, list[str]]:
+    """Returns what a call asks, and the names of tools that are left out. Raises as `answer`.
+
+    `named_id` is as in `Responses.read`.
+    """
     most_bytes = context.gateway.queue_settings.max_body_bytes
     body = await offload(len(raw), parse_body, raw, most_bytes)
     check_fields(endpoint, body)
@@ -343,8 +347,8 @@ async def _read(context: AuthContext, endpoint: str, raw: bytes) -> tuple[Asked,
         body, left_out = to_engine(body) if endpoint in (MESSAGES, COUNT_TOKENS) else (body, [])
         return Asked(body, len(raw), store=False), left_out
     body, left_out = leave_out_tools(body)
-    asked = await context.gateway.responses.read(context.caller, body, len(raw), most_bytes, context.hold_body)
-    return asked, left_out
+    responses, hold = context.gateway.responses, context.hold_body
+    return await responses.read(context.caller, body, len(raw), most_bytes, hold, named_id), left_out
 
 
 def _in_chain(parameters: RequestParameters, asked: Asked, own_id: str) -> RequestParameters:
@@ -365,6 +369,7 @@ async def _store(enqueued: Enqueued, asked: Asked, queue: str) -> Enqueued:
         asked.root or enqueued.handle.id,
         background=asked.background,
         callback_url=asked.callback_url,
+        digest=asked.digest,
     )
     try:
         record = await enqueued.context.gateway.responses.open(

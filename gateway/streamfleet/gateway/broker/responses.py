@@ -61,6 +61,7 @@ class ResponseRecord:
         background: True if the caller does not wait for it.
         callback_url: URL that is called at its end; empty for none.
         begun: True once somebody has seen it run.
+        digest: of what its caller asked under an Idempotency-Key; empty without one.
         status: OpenAI's status; IN_PROGRESS until it has ended.
         said: fields of the response object that the gateway says in place of the engine, as JSON.
         error: OpenAI's error object, as JSON; empty for none.
@@ -76,6 +77,7 @@ class ResponseRecord:
     background: bool = False
     callback_url: str = ""
     begun: bool = False
+    digest: str = ""
     status: str = IN_PROGRESS
     said: str = "{}"
     error: str = ""
@@ -98,6 +100,7 @@ class ResponseRecord:
             "background": "1" if self.background else "",
             "callback_url": self.callback_url,
             "begun": "1" if self.begun else "0",
+            "digest": self.digest,
             "status": self.status,
             "said": self.said,
             "input": self.input,
@@ -234,7 +237,7 @@ def _read(request_id: str, found: Mapping[str, str]) -> ResponseRecord | None:
     created = found.get("created_ms", "")
     if not created.isdecimal():
         return None
-    said = {name: found.get(name, "") for name in ("tenant", "queue", "previous", "root", "callback_url")}
+    said = {name: found.get(name, "") for name in ("tenant", "queue", "previous", "root", "callback_url", "digest")}
     kept = {name: found[name] for name in ("status", "said", "error", "input", "response", "output") if name in found}
     background, begun = (found.get(name) == "1" for name in ("background", "begun"))
     return ResponseRecord(request_id, **said, **kept, background=background, begun=begun, created_ms=int(created))

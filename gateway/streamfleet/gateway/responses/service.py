@@ -19,7 +19,8 @@ import structlog
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import InvalidRequest, RequestLost, ResultTimeout, StreamfleetError, UnknownRequest
-from streamfleet.common.protocol import Status
+from streamfleet.common.jsontext import canonical
+from streamfleet.common.protocol import RESPONSES, Status, comparable, hashed
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.batch_records import Part
@@ -49,6 +50,7 @@ from streamfleet.gateway.offload import offload
 from streamfleet.gateway.queues import Queues
 from streamfleet.gateway.request_parameters import belongs_to, read_flag
 from streamfleet.gateway.webhooks.service import Webhooks
+from streamfleet.producer.sender import conflict
 from streamfleet.producer.status import QUEUED, RUNNING
 
 log = structlog.get_logger(__name__)
@@ -82,7 +84,7 @@ class Asked:
         store: True if it is to be stored.
         previous, root: as in `ResponseRecord`; both empty without a chain.
         said: fields of the response object that the gateway says.
-        background, callback_url: as in `ResponseRecord`.
+        background, callback_url, digest: as in `ResponseRecord`.
     """
 
     body: dict[str, Any]
@@ -95,6 +97,7 @@ class Asked:
     said: dict[str, Any] = field(default_factory=dict)
     background: bool = False
     callback_url: str = ""
+    digest: str = ""
 
 
 class Responses:
@@ -124,7 +127,13 @@ class Responses:
             await asyncio.wait((self._sweeping,))
 
     async def read(
-        self, caller: Caller, body: dict[str, Any], size: int, most_bytes: int, hold: Callable[[int], None]
+        self,
+        caller: Caller,
+        body: dict[str, Any],
+        size: int,
+        most_bytes: int,
+        hold: Callable[[int], None],
+        named_id: str = "",
     ) -> Asked:
         """Read what a call asks, and put the conversation so far in front of its input.
 
@@ -133,9 +142,11 @@ class Responses:
             body, size: the OpenAI request, and its bytes.
             most_bytes: of the conversation.
             hold: counts bytes of it before they are loaded.
+            named_id: id of the request that its Idempotency-Key names; empty without one.
 
         Raises:
             InvalidRequest: a field is wrong, or the conversation is too long.
+            Conflict: something else was asked under the Idempotency-Key.
             ApiError: there is no such response, or no room for the conversation.
         """
         given = body["input"]
@@ -155,6 +166,9 @@ class Responses:
             await self._webhooks.check(asked.callback_url, caller.tenant)
         if asked.background:
             asked.said["background"] = True
+        if named_id:
+            asked = replace(asked, digest=await offload(size, _digest, body))
+            _check_same((await self.broker.records([named_id]))[0], asked.digest)
         asked = await self._with_items(caller, asked, most_bytes, hold)
         previous = body.get("previous_response_id")
         return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes, hold)
@@ -232,9 +246,11 @@ class Responses:
 
         Raises:
             ApiError: too many of the tenant's have not ended.
+            Conflict: as of `read`; another try was faster.
             StoreUnavailable: a long text cannot be stored.
         """
         if existing and (known := (await self.broker.records([record.id]))[0]) is not None:
+            _check_same(known, record.digest)
             return known
         record = replace(record, said=_dump(said), input=await self._keep(record.id, asked.input, asked.size))
         if record.background:  # others are seen by their callers once they have ended
@@ -416,6 +432,18 @@ class Responses:
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    """Digest of what a call asks, apart from how and how soon it is answered."""
+    asked = {name: value for name, value in body.items() if name not in ("service_tier", "stream")}
+    return hashed(comparable(RESPONSES, canonical(asked)))
+
+
+def _check_same(known: ResponseRecord | None, digest: str) -> None:
+    """Raise Conflict if a stored response is the answer to something else."""
+    if known is not None and known.digest not in ("", digest):
+        raise conflict(known.id)
 
 
 def _check_together(size: int, most_bytes: int) -> None:
