@@ -188,6 +188,28 @@ async def test_another_question_under_the_same_key_is_a_conflict(http: httpx.Asy
     assert (again.status_code, again.json()["output"]) == (200, first.json()["output"])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("by", ["previous_response_id", "item_reference"])
+async def test_a_try_gets_its_answer_though_what_it_went_on_from_is_gone(
+    http: httpx.AsyncClient, by: str, stream: bool
+) -> None:
+    first = await post(http, "one")
+    user = {"role": "user", "content": "two"}
+    if by == "item_reference":
+        asked = body([{"type": by, "id": first["output"][0]["id"]}, user], stream=stream)
+    else:
+        asked = body([user], first["id"], stream=stream)
+
+    async def answer() -> httpx.Response:
+        return await http.post(PATH, json=asked, headers={"Idempotency-Key": f"goes on {by} {stream}"})
+
+    before = await answer()
+    await http.delete(f"{PATH}/{first['id']}")
+    again = await answer()
+    assert (again.status_code, again.text) == (200, before.text)
+    assert again.headers["x-streamfleet-id"] == before.headers["x-streamfleet-id"]
+
+
 # -- chains -------------------------------------------------------------------------------------------------
 
 

@@ -301,14 +301,10 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     call.set_request_id(own_id)
     parameters = _in_chain(parameters, asked, own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
+    if asked.known is not None:
+        return await _again(context, parameters, asked.known)
     held = Held(chosen.queue, own_id, named=bool(name))
-    if endpoint == COUNT_TOKENS:
-        reservation = None
-    elif left_id:
-        reservation = gateway.budget.reserved_before(caller, held)
-    else:
-        reservation = await gateway.budget.reserve(caller, held, endpoint, [(body, size)])
-    context.show_limits()
+    reservation = await _reserve(context, held, endpoint, (body, size), taken_over=left_id is not None)
     try:
         client = await gateway.queues.client(chosen.queue)
         sent = body_to_enqueue(body, chosen.served, endpoint)
@@ -333,6 +329,29 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
         return await _store(enqueued, asked, chosen.queue)
     call.release()
     return enqueued
+
+
+async def _reserve(
+    context: AuthContext, held: Held, endpoint: str, asked: tuple[dict[str, Any], int], *, taken_over: bool
+) -> Reservation | None:
+    """Reserve the caller's tokens for a body of so many bytes, unless its first try did. Raises as `answer`."""
+    if endpoint == COUNT_TOKENS:
+        return None
+    if taken_over:
+        return context.gateway.budget.reserved_before(context.caller, held)
+    reservation = await context.gateway.budget.reserve(context.caller, held, endpoint, [asked])
+    context.show_limits()
+    return reservation
+
+
+async def _again(context: AuthContext, parameters: RequestParameters, known: ResponseRecord) -> Enqueued:
+    """A later try of a response that is stored: its request is in its queue, and charged."""
+    client = await context.gateway.queues.client(known.queue)
+    handle = client.handle(known.id)
+    if parameters.tells_expected:
+        await context.show_status(handle)
+    context.call.release()
+    return Enqueued(context, parameters, client, handle, None, "", said=json.loads(known.said), record=known)
 
 
 async def _read(context: AuthContext, endpoint: str, raw: bytes, named_id: str) -> tuple[Asked, list[str]]:

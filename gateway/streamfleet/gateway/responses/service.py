@@ -85,6 +85,7 @@ class Asked:
         previous, root: as in `ResponseRecord`; both empty without a chain.
         said: fields of the response object that the gateway says.
         background, callback_url, digest: as in `ResponseRecord`.
+        known: the response, if an earlier try has stored it; then nothing is added to its body.
     """
 
     body: dict[str, Any]
@@ -98,6 +99,7 @@ class Asked:
     background: bool = False
     callback_url: str = ""
     digest: str = ""
+    known: ResponseRecord | None = None
 
 
 class Responses:
@@ -167,8 +169,12 @@ class Responses:
         if asked.background:
             asked.said["background"] = True
         if named_id:
-            asked = replace(asked, digest=await offload(size, _digest, body))
-            _check_same((await self.broker.records([named_id]))[0], asked.digest)
+            asked = replace(
+                asked, digest=await offload(size, _digest, body), known=await self.find(caller, PREFIX + named_id)
+            )
+        if asked.known is not None:
+            _check_same(asked.known, asked.digest)
+            return asked  # what it went on from may be gone meanwhile
         asked = await self._with_items(caller, asked, most_bytes, hold)
         previous = body.get("previous_response_id")
         return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes, hold)
@@ -440,9 +446,9 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashed(comparable(RESPONSES, canonical(asked)))
 
 
-def _check_same(known: ResponseRecord | None, digest: str) -> None:
+def _check_same(known: ResponseRecord, digest: str) -> None:
     """Raise Conflict if a stored response is the answer to something else."""
-    if known is not None and known.digest not in ("", digest):
+    if known.digest not in ("", digest):
         raise conflict(known.id)
 
 
