@@ -210,6 +210,41 @@ async def test_a_try_gets_its_answer_though_what_it_went_on_from_is_gone(
     assert again.headers["x-streamfleet-id"] == before.headers["x-streamfleet-id"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"), [("whole", {}), ("background", {"background": True}), ("streamed", {"stream": True})]
+)
+async def test_a_try_after_its_result_has_gone_has_one_answer(
+    http: httpx.AsyncClient, rows: redis.asyncio.Redis, kind: str, more: Body
+) -> None:
+    """The stored one. Its events are not stored: it runs anew for a stream, and what is stored is what was read."""
+    named = {"Idempotency-Key": f"outlives {kind}"}
+    first = await http.post(PATH, json=body("Say hi", **more), headers=named)
+    name = first.headers["x-streamfleet-id"]
+    await ended(rows, name)
+    before = (await http.get(f"{PATH}/resp_{name}")).json()
+    await rows.delete(f"{{default}}:result:{name}", f"{{default}}:request:{name}", f"{{default}}:tokens:{name}")
+    again = await http.post(PATH, json=body("Say hi", **more), headers=named)
+    assert (again.status_code, again.headers["x-streamfleet-id"]) == (200, name)
+    if kind != "streamed":
+        assert again.json() == before
+        assert not await rows.exists(f"{{default}}:request:{name}", f"{{default}}:result:{name}"), "it did not run"
+        return
+    read = json.loads(again.text.rpartition("data: ")[2])["response"]
+    await ended(rows, name)
+    after = (await http.get(f"{PATH}/resp_{name}")).json()
+    assert (after["output"], after["created_at"]) == (read["output"], read["created_at"])
+
+
+async def test_a_try_of_one_that_failed_runs_anew_once_its_result_has_gone(
+    http: httpx.AsyncClient, rows: redis.asyncio.Redis
+) -> None:
+    for _ in range(2):
+        failed = await http.post(PATH, json=body("hi", temperature=9), headers={"Idempotency-Key": "fails"})
+        name = failed.headers["x-streamfleet-id"]
+        assert (failed.status_code, await ended(rows, name)) == (400, "failed")
+        await rows.delete(f"{{default}}:result:{name}", f"{{default}}:request:{name}")
+
+
 # -- chains -------------------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,7 @@ class Enqueued:
         fingerprint: equal for equal tries; empty if no other try may take the request over.
         said: fields of the answer that the gateway says, such as `service_tier`.
         record: of a response that is stored; None for none.
+        stored: True if that is the answer, in place of a result.
     """
 
     context: AuthContext
@@ -129,6 +130,7 @@ class Enqueued:
     fingerprint: str = ""
     said: Mapping[str, Any] = field(default_factory=dict)
     record: ResponseRecord | None = None
+    stored: bool = False
 
     @property
     def settles(self) -> bool:
@@ -254,7 +256,7 @@ async def answer(request: Request, endpoint: str) -> Response:
         except CallerLeft:  # before the headers: after them, SDKs do not try again
             enqueued.leave()
             raise
-    if enqueued.record is not None and enqueued.record.background:
+    if enqueued.record is not None and enqueued.stored:
         context = enqueued.context
         return JSONResponse(await context.gateway.responses.shown(enqueued.record, context.hold_answer))
     if enqueued.context.settings.gateway_early_space == "on":
@@ -302,7 +304,7 @@ async def enqueue(request: Request, endpoint: str) -> Enqueued:
     parameters = _in_chain(parameters, asked, own_id)
     call.facts |= {"lane": parameters.lane.value, "queue": chosen.queue, "stream": parameters.stream}
     if asked.known is not None:
-        return await _again(context, parameters, asked.known)
+        return await _again(context, parameters, asked, asked.known)
     held = Held(chosen.queue, own_id, named=bool(name))
     reservation = await _reserve(context, held, endpoint, (body, size), taken_over=left_id is not None)
     try:
@@ -344,14 +346,15 @@ async def _reserve(
     return reservation
 
 
-async def _again(context: AuthContext, parameters: RequestParameters, known: ResponseRecord) -> Enqueued:
-    """A later try of a response that is stored: its request is in its queue, and charged."""
+async def _again(context: AuthContext, parameters: RequestParameters, asked: Asked, known: ResponseRecord) -> Enqueued:
+    """A later try of a response that is stored: its request was enqueued, and charged."""
     client = await context.gateway.queues.client(known.queue)
     handle = client.handle(known.id)
     if parameters.tells_expected:
         await context.show_status(handle)
     context.call.release()
-    return Enqueued(context, parameters, client, handle, None, "", said=json.loads(known.said), record=known)
+    said, stored = json.loads(known.said), asked.gone or asked.background
+    return Enqueued(context, parameters, client, handle, None, "", said=said, record=known, stored=stored)
 
 
 async def _read(context: AuthContext, endpoint: str, raw: bytes, named_id: str) -> tuple[Asked, list[str]]:
@@ -399,7 +402,7 @@ async def _store(enqueued: Enqueued, asked: Asked, queue: str) -> Enqueued:
             enqueued.context.gateway.run_in_background(enqueued.cancel(), "cancel what cannot be stored")
         raise
     enqueued.context.call.release()
-    return replace(enqueued, record=record)
+    return replace(enqueued, record=record, stored=asked.background)
 
 
 async def wait_for(enqueued: Enqueued, meanwhile: Callable[[], Awaitable[None]] | None = None) -> Result:

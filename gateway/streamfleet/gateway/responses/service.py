@@ -86,6 +86,7 @@ class Asked:
         said: fields of the response object that the gateway says.
         background, callback_url, digest: as in `ResponseRecord`.
         known: the response, if an earlier try has stored it; then nothing is added to its body.
+        gone: True if its request and result are not in their queue any more: then `known` is the answer.
     """
 
     body: dict[str, Any]
@@ -100,6 +101,7 @@ class Asked:
     callback_url: str = ""
     digest: str = ""
     known: ResponseRecord | None = None
+    gone: bool = False
 
 
 class Responses:
@@ -169,15 +171,25 @@ class Responses:
         if asked.background:
             asked.said["background"] = True
         if named_id:
-            asked = replace(
-                asked, digest=await offload(size, _digest, body), known=await self.find(caller, PREFIX + named_id)
-            )
+            asked = await self._with_known(caller, replace(asked, digest=await offload(size, _digest, body)), named_id)
         if asked.known is not None:
-            _check_same(asked.known, asked.digest)
             return asked  # what it went on from may be gone meanwhile
         asked = await self._with_items(caller, asked, most_bytes, hold)
         previous = body.get("previous_response_id")
         return asked if previous is None else await self._in_chain(caller, asked, previous, most_bytes, hold)
+
+    async def _with_known(self, caller: Caller, asked: Asked, named_id: str) -> Asked:
+        """Add the response that an earlier try has stored, if it can be the answer. Raises as `read`."""
+        known = await self.find(caller, PREFIX + named_id)
+        if known is None:
+            return asked
+        _check_same(known, asked.digest)
+        gone = await (await self._queues.client(known.queue)).broker.known([known.id]) == [None]
+        if gone and (asked.body.get("stream") or not (known.background or known.status in CONTINUED)):
+            # Its error's status, or its events, are gone with its result: it runs anew, and is stored anew.
+            await self.broker.delete(known.tenant, known.id)
+            return asked
+        return replace(asked, known=known, gone=gone)
 
     async def _with_items(self, caller: Caller, asked: Asked, most_bytes: int, hold: Callable[[int], None]) -> Asked:
         """Put the items that a call's input refers to in the places of the references. Raises as `read`."""
