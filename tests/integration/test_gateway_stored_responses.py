@@ -284,6 +284,30 @@ async def test_a_reference_to_an_item_stands_for_it(http: httpx.AsyncClient, sta
         assert (gone.status_code, gone.json()["error"]["code"]) == (404, "item_not_found")
 
 
+async def test_an_item_is_found_though_nobody_has_finished_its_response_yet(
+    stage: Stage, rows: redis.asyncio.Redis
+) -> None:
+    """The gateway that answered died before; the others look at it only after a while."""
+    key, _ = await add_key(stage.url, "refers at once")
+    async with stage.gateway.http(key) as http:
+        reference = {"type": "item_reference", "id": (await _as_open(http, rows))["output"][0]["id"]}
+        referred = await http.post(PATH, json=body([reference, {"role": "user", "content": "and"}]))
+    assert referred.status_code == 200, referred.text
+
+
+async def _as_open(http: httpx.AsyncClient, rows: redis.asyncio.Redis) -> Body:
+    """A response that has an answer, and whose record has not ended."""
+    answered = await post(http, "one")
+    name = answered["id"].removeprefix("resp_")
+    await ended(rows, name)
+    record = f"{{gateway}}/response:{name}"
+    for item in answered["output"]:
+        await rows.delete(*[each async for each in rows.scan_iter(f"{{gateway}}/response:*/{item['id']}")])
+    await rows.hset(record, "status", "in_progress")
+    await rows.hdel(record, "output", "items")
+    return answered
+
+
 async def test_references_count_as_often_as_they_are_named(stage: Stage, tmp_path: Path) -> None:
     """Else a body of references to one item would be a thousand times itself in the gateway's memory."""
     with gateway_on(stage.url, tmp_path, max_body_bytes=20_000) as small:

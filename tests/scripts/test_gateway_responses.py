@@ -222,3 +222,5 @@ async def test_those_of_a_key_are_found(queue: Queue) -> None:
     for name in ("k-1", "k2-1", "k-2"):
         await ended(queue, replace(FIRST, id=name))
     assert await broker(queue).ids_of("t", "k") == ["k-1", "k-2"]
+    await ended(queue, replace(FIRST, id="k-3"), NOW + 1)
+    assert await broker(queue).ids_of("t", "k", newest=1) == ["k-3"]

@@ -221,9 +221,9 @@ class ResponseBroker(SharedKeys[ResponseNames]):
         """Take a response off the open ones."""
         await self.connection.command("ZREM", self.names.open_responses, request_id)
 
-    async def ids_of(self, tenant: str, owner: str) -> list[str]:
-        """Responses of one API key of a tenant."""
-        found = await self.connection.command("ZRANGE", self.names.responses(tenant), 0, -1)
+    async def ids_of(self, tenant: str, owner: str, newest: int = 0) -> list[str]:
+        """Responses of one API key of a tenant; with a number, those among so many that its tenant stored last."""
+        found = await self.connection.command("ZRANGE", self.names.responses(tenant), -newest, -1)
         ids = [member.decode(errors="replace").partition(" ")[0] for member in found]
         return [each for each in ids if each.startswith(f"{owner}-")]
 

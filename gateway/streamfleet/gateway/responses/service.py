@@ -66,8 +66,10 @@ SHOWN = (
     *("text", "tool_choice", "tools", "top_p", "truncation", "user"),
 )
 """Fields of a body that a response in the background shows until it has an answer."""
-ITEMS_PAUSE_S = 0.2
-"""Time that the gateway of the last turn may need to store it, until its items are looked for once more."""
+ITEMS_PAUSES_S = (0.0, 0.0, 0.2, 0.6, 1.2)
+"""Pauses before each look for items: whoever answers a request, and its worker, may need a moment to store them."""
+NEWEST = 20
+"""Of a tenant's responses, those that are finished for a caller that refers to an item of one."""
 _ITEM_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 CONTINUED = ("completed", "incomplete")
 """Statuses of responses that a chain may go on from."""
@@ -198,8 +200,10 @@ class Responses:
             return asked
         ids = [each for each in wanted if _is_item_id(each)]
         known: dict[str, Any] = {}
-        held = 0
-        for pause_s in (ITEMS_PAUSE_S, 0.0) if len(ids) == len(wanted) else ():
+        held, more = 0, len(ids) == len(wanted)
+        for pause_s in ITEMS_PAUSES_S if more else ():
+            if pause_s:
+                await self._clock.sleep(pause_s)
             records = await self.broker.records(await self.broker.items(caller.owner, list(dict.fromkeys(ids))))
             outputs = [record.output for record in records if record is not None]
             _check_together(together := sum(map(text_bytes, outputs)), most_bytes)
@@ -207,9 +211,9 @@ class Responses:
             held = max(held, together)
             for output in await asyncio.gather(*map(self._load, outputs)):
                 known |= _by_id(output)
-            if not set(ids) - set(known):
+            if not set(ids) - set(known) or not more:
                 break
-            await self._clock.sleep(pause_s)
+            more = await self._finish_newest(caller)
         for at, item in enumerate(asked.input):
             if _is_reference(item) and (not isinstance(item.get("id"), str) or item["id"] not in known):
                 name = str(item.get("id"))[:300]
@@ -414,6 +418,13 @@ class Responses:
             return record
         await self.finish(record, result)
         return (await self.broker.records([record.id]))[0] or record
+
+    async def _finish_newest(self, caller: Caller) -> bool:
+        """Finish the caller's newest responses whose requests have ended. False if none was open."""
+        ids = await self.broker.ids_of(caller.tenant or "", caller.owner, newest=NEWEST)
+        still = [record for record in await self.broker.records(ids) if record is not None and not record.ended]
+        await asyncio.gather(*map(self._finished, still))
+        return bool(still)
 
     async def sweep(self) -> int:
         """Finish open responses whose requests have ended. Returns how many were looked at."""
