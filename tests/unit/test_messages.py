@@ -277,6 +277,10 @@ COSTS: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"image_url": "http://a/b"}}]}]},
         "",
     ),
+    "a source in a tool's input": (
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"source": IMAGE["source"]}}]}]},
+        "",
+    ),
     "an image to fetch": ({"messages": [{"role": "user", "content": [IMAGE]}]}, "not_allowed"),
     "an image of a tool": (
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [IMAGE]}]}]},
@@ -329,6 +333,16 @@ def test_a_limit_that_limits_nothing_reserves_nothing() -> None:
     assert (thinks["max_tokens"], thinks["thinking"]["budget_tokens"]) == (1_500, 1_499)
     assert estimate(body, 40, 2_000, MESSAGES, usual_output=256).tokens == 266
     assert estimate({**body, "max_tokens": 1_000}, 40, 2_000, MESSAGES, usual_output=256).tokens == 1_010
+
+
+@pytest.mark.parametrize("name", ["data", "url", "source", "image"])
+def test_a_tools_input_counts_whatever_its_fields_are_called(name: str) -> None:
+    given: Any = "data:" + "x" * 400_000
+    given = {"type": "base64", "data": given} if name == "source" else given
+    body = {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {name: given}}]}]}
+    with pytest.raises(InvalidRequest, match="too long"):
+        check_cost(body, CostLimits(), 2_000, MESSAGES)
+    assert readable_bytes(body, size := len(json.dumps(body))) == size
 
 
 def test_an_image_counts_as_one_and_not_as_its_bytes() -> None:

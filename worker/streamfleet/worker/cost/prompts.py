@@ -6,6 +6,7 @@ size for an engine, media included. Pure: nothing is fetched.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -145,7 +146,7 @@ def _check_messages(body: Mapping[str, Any], limits: CostLimits, endpoint: str) 
 
 
 def _strings_and_parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value that is not a list, with its key, from all levels of a value."""
+    """Every value that is not a list, with its key, from all levels of a value. The input of a call is one text."""
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
         key, found = waiting.pop()
@@ -155,11 +156,13 @@ def _strings_and_parts(value: Any) -> Iterator[tuple[str, Any]]:
             continue
         yield key, found
         if isinstance(found, dict):
+            if found.get("type") == "tool_use" and "input" in found:  # its keys are the tool's own
+                found = {**found, "input": json.dumps(found["input"], ensure_ascii=False)}
             waiting.extend(found.items())
 
 
 def _check_media(name: str, key: str, value: Any, limits: CostLimits, endpoint: str) -> None:
-    if endpoint in (MESSAGES, COUNT_TOKENS):  # nothing else of a message is fetched; inputs of tools may have any key
+    if endpoint in (MESSAGES, COUNT_TOKENS):  # nothing else of a message is fetched
         if key == "source" and isinstance(value, dict) and value.get("type") == "url":
             limits.require(Feature.MEDIA_URLS, name, "has a source to fetch; send it as base64")
         return
