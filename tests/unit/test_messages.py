@@ -192,6 +192,7 @@ class Counting:
         return self._reply
 
 
+PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo"}}
 THINKS = {"type": "enabled", "budget_tokens": 5_000}
 FITTED: dict[str, tuple[dict[str, Any], int, dict[str, Any], dict[str, Any]]] = {
     "little is asked": ({"max_tokens": 10}, 200, {}, {"max_tokens": 10}),
@@ -208,6 +209,18 @@ FITTED: dict[str, tuple[dict[str, Any], int, dict[str, Any], dict[str, Any]]] = 
         200,
         {"input_tokens": 1_500},
         {"max_tokens": 500, "thinking": {"type": "adaptive"}},
+    ),
+    "beside an image": (
+        {"max_tokens": 900, "messages": [{"role": "user", "content": [PIXEL]}]},
+        200,
+        {"input_tokens": 1_500},
+        {"max_tokens": 500, "messages": [{"role": "user", "content": [PIXEL]}]},
+    ),
+    "words of an image": (
+        {"max_tokens": 900, "system": json.dumps(PIXEL)},
+        500,
+        {},
+        {"max_tokens": 900, "system": json.dumps(PIXEL)},
     ),
     "nobody counts": ({"max_tokens": 9_000}, 404, {"error": {}}, {"max_tokens": 9_000}),
     "nobody knows": ({"max_tokens": 9_000}, 200, {}, {"max_tokens": 9_000}),

@@ -18,7 +18,9 @@ from streamfleet.worker.engine.sse_parser import HIDDEN
 
 _COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
 _TEMPLATE_TOKENS = 512
-"""A chat template seldom adds more; beyond that, a token has at least a byte of the body."""
+"""A chat template seldom adds more; beyond that, a token has at least a byte of the body, but for images."""
+_IMAGE = '"type": "image"'
+"""Part of every body with an image, as text; within a string it has other quotes."""
 _PROMPT = re.compile(r"contains (?:at least )?([0-9]{1,12}) input tokens")
 _CONTEXT = re.compile(r"context length")
 
@@ -41,8 +43,9 @@ async def fit(engine: Engine, request: EngineRequest) -> EngineReply | None:
     """
     body = request.body
     asked, longest = body.get("max_tokens"), engine.capacity().max_model_len
-    size = len(json.dumps(body))
-    if type(asked) is not int or not longest or asked + size + _TEMPLATE_TOKENS <= longest:
+    text = json.dumps(body)
+    size = len(text)
+    if type(asked) is not int or not longest or (asked + size + _TEMPLATE_TOKENS <= longest and _IMAGE not in text):
         return None
     counted = {name: body[name] for name in _COUNTED if name in body}
     reply = await engine.run(EngineRequest(request.id, COUNT_TOKENS, counted, request.lane, request.deadline_ms))
