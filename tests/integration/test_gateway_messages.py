@@ -275,6 +275,13 @@ async def test_counting_tokens_takes_none_of_the_limit(stage: Stage) -> None:
             assert answer.headers["anthropic-ratelimit-tokens-remaining"] == "20"
 
 
+async def test_a_key_with_fewer_tokens_than_a_client_asks_for_is_answered(stage: Stage) -> None:
+    some, _ = await add_key(stage.url, "some", limits=(None, 2_000))
+    async with anthropic.AsyncAnthropic(base_url=stage.gateway.url, api_key=some, max_retries=0) as client:
+        answer = await client.messages.create(model="simulated", messages=SAY, max_tokens=32_000, timeout=60)
+    assert answer.usage.output_tokens < 2_000
+
+
 async def test_a_large_body_and_a_full_lane_have_anthropics_errors(
     stage: Stage, apart: GatewayProcess, tmp_path: Path
 ) -> None:

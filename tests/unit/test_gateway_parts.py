@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamfleet.common import errors as common
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
 from streamfleet.common.numbers import USUAL_OUTPUT
-from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RERANK, RESPONSES, SCORE, Lane, Status
+from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, SCORE, Lane, Status
 from streamfleet.common.results import Result, decode_result
 from streamfleet.common.settings import load
 from streamfleet.common.settings_gateway import GatewaySettings, ModelRoute
@@ -397,6 +397,13 @@ def test_what_limits_no_output_may_use_all_that_the_engine_has(endpoint: str, li
     assert expected_tokens(endpoint, limit, 40, context=100) == Demand(111, 12, prompt=11, guess=111)
     assert expected_tokens(endpoint, limit | {"n": 3}, 40, context=100) == Demand(311, 212, 11, 311), "one as a debt"
     assert expected_tokens(endpoint, limit, 40) == Demand(11 + UNTOLD_CONTEXT, 12, 11, 11 + USUAL_OUTPUT)
+
+
+def test_a_message_needs_no_more_than_one_token_of_what_it_asks_for() -> None:
+    """Its limit is required, so that clients send what no model can write; the worker cuts it."""
+    asked = {"max_tokens": 32_000}
+    assert expected_tokens(MESSAGES, asked, 40, context=8_000) == Demand(8_011, 12, prompt=11, guess=11 + USUAL_OUTPUT)
+    assert expected_tokens(MESSAGES, {"max_tokens": 9}, 40, context=8_000) == Demand(20, 12, 11, 20)
 
 
 GONE: dict[str, Any] = {"entry": "normal:1-0"}

@@ -18,7 +18,7 @@ import structlog
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.numbers import BYTES_PER_TOKEN, USUAL_OUTPUT, output_limit, sequences, whole
-from streamfleet.common.protocol import RERANK, SCORE, Status
+from streamfleet.common.protocol import MESSAGES, RERANK, SCORE, Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, ReserveCode
@@ -49,10 +49,10 @@ class Demand:
 
     Attributes:
         most: all that the engine may use.
-        least: what has to be left for it. Less than `most` for a body that limits no output: it takes all that is
-            left, so that it runs, but no other one beside it; what it uses beyond that is a debt.
+        least: what has to be left for it. Less than `most` for a message, or a body that limits no output: it takes all
+            that is left, so that it runs, but no other one beside it; what it uses beyond that is a debt.
         prompt: tokens of the prompt.
-        guess: what a run counts as that nobody counted. Less than `most` for a body that limits no output.
+        guess: what a run counts as that nobody counted. May be less than `most` where `least` is.
     """
 
     most: int
@@ -75,6 +75,8 @@ def expected_tokens(endpoint: str, body: Mapping[str, Any], body_bytes: int, con
     limit = output_limit(body, endpoint)
     if limit is not None:
         most = prompt + several * (limit if context is None else min(limit, context))
+        if endpoint == MESSAGES:  # its limit is required, so that clients ask for more than any model writes
+            return Demand(most, prompt + 1, prompt, min(most, prompt + USUAL_OUTPUT))
         return Demand(most, most, prompt, most)
     usual = context or UNTOLD_CONTEXT
     guess = prompt + several * min(USUAL_OUTPUT, usual)
