@@ -132,14 +132,22 @@ def test_an_error_whose_reason_is_hidden_has_its_status(before: int, status: int
     assert (HIDDEN.encode() in outcome[1]) == (before == 0)
 
 
-def groups(*runs: list[dict[str, Any]]) -> list[Any]:
-    """Events of runs of one message, of which each goes on with the one before."""
+def groups(*runs: list[dict[str, Any]], directly: bool = False) -> list[Any]:
+    """Events of runs of one message, of which each goes on with the one before; or those of the last run, where the
+    others are handed on directly.
+    """
     follower, events = Follower(), list[Any]()
-    for at, run in enumerate(runs, 1):
-        fields = {"attempt": "1", "run": str(at), "seq": "0", "chunks": "\n".join(map(json.dumps, run))}
+
+    def entry(at: int, run: list[dict[str, Any]], seq: int = 0) -> dict[bytes, bytes]:
+        fields = {"attempt": "1", "run": str(at), "seq": str(seq), "chunks": "\n".join(map(json.dumps, run))}
         more = {"resumed": "2"} if at > 1 else {}
-        entry = {name.encode(): value.encode() for name, value in {**fields, **more}.items()}
-        events += follower.read(f"{at}-0", entry)
+        return {name.encode(): value.encode() for name, value in {**fields, **more}.items()}
+
+    for at, run in enumerate(runs, 1):
+        now = run[:1] if directly and at < len(runs) else run
+        events += follower.read(f"{at}-0", entry(at, now))
+        if now != run:
+            assert follower.goes_on(entry(at, run[1:], seq=1)) is not None
     return events
 
 
@@ -159,6 +167,34 @@ def test_a_message_goes_on_in_another_run() -> None:
     other = groups(first, run("Other text"))
     assert isinstance(other[4], Restarted)
     assert [event.data for event in other[5:] if isinstance(event, Chunk)] == run("Other text")
+
+
+CUT: dict[str, tuple[list[dict[str, Any]], int]] = {
+    "before a tool's input": ([{"type": "text", "text": "Hello"}, BLOCKS["tools"][0]], 5),
+    "in a tool's input": ([{"type": "text", "text": "Hello"}, BLOCKS["tools"][0]], 6),
+    "in its thinking": (BLOCKS["thinking"], 3),
+    "in the text behind its thinking": (BLOCKS["thinking"], 7),
+    "behind its only block": (BLOCKS["a text"], 4),
+    "behind its usage": (BLOCKS["a text"], 5),
+}
+
+
+@pytest.mark.parametrize("directly", [False, True])
+@pytest.mark.parametrize("name", CUT)
+def test_a_message_with_more_than_a_text_begins_anew(name: str, directly: bool) -> None:
+    """Ids and signatures are others in each run, and no event may come twice."""
+    content, had = CUT[name]
+    run = events_of(message(content))
+    first, *rest = groups(run[:had], run, directly=directly)[1 if directly else had :]
+    assert isinstance(first, Restarted)
+    assert [event.data for event in rest] == run
+
+
+def test_a_run_whose_message_is_of_other_blocks_is_none_that_goes_on() -> None:
+    run = events_of(message([{"type": "thinking", "thinking": "Hello"}]))
+    first, *rest = groups(events_of(message(BLOCKS["a text"]))[:3], run[:3])[3:]
+    assert isinstance(first, Restarted)
+    assert [event.data for event in rest] == run[:3]
 
 
 # -- workers ------------------------------------------------------------------------------------------------

@@ -24,6 +24,16 @@ def text_of(event: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
+def is_beside_text(event: Mapping[str, Any]) -> bool:
+    """True if an event has, begins or ends what is not text: no other run of the message has the same."""
+    kind = event.get("type")
+    if kind == BLOCK:
+        return _object(event.get("content_block")).get("type") != "text"
+    if kind == DELTA:
+        return "text" not in _object(event.get("delta"))
+    return kind in (BLOCK_END, END, STOP)
+
+
 class MessageAssembly:
     """A message, as far as its events tell it."""
 

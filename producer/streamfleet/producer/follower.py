@@ -113,10 +113,11 @@ class _Seam:
         """Returns events in place of a chunk: its new part, nothing, or a restart if the text before is another one."""
         self._held.append(chunk)
         kind = chunk.data.get("type")
-        if kind in (message_events.START, message_events.BLOCK) and self._had.characters:
+        beside = message_events.is_beside_text(chunk.data)
+        if kind in (message_events.START, message_events.BLOCK) and self._had.characters and not beside:
             return []  # the reader has the beginning of a message
-        if "choices" not in chunk.data and kind != message_events.DELTA:
-            return self.give_up()  # an event of a response, with numbers and ids of its own run
+        if beside or ("choices" not in chunk.data and kind != message_events.DELTA):
+            return self.give_up()  # an event of a response, with numbers and ids of its own run, or one beside a text
         text, ends = chunk.text, _finishes(chunk.data)
         known = min(len(text), self._had.characters - self._told.characters)
         self._told.add(text[:known])
@@ -179,7 +180,7 @@ class Follower:
         self._begun = after is not None
         self._run, self._attempt, self._expected = b"", 0, 0
         self._former: set[bytes] = set()
-        self._text = _Text() if after is None else None  # of this run; None if the reader lacks some
+        self._text = _Text() if after is None else None  # of this run; None if the reader lacks some, or has more
         self._seam: _Seam | None = None
 
     def read(self, stream_id: str, fields: Fields) -> list[Event]:
@@ -219,8 +220,7 @@ class Follower:
         found = [_object(raw) for raw in group.chunks]
         if self._seam is not None or None in found:
             return None
-        if self._text is not None:
-            self._text.add("".join(text_of(data) for data in found if data is not None))
+        self._add([data for data in found if data is not None])
         self._expected += len(group.chunks)
         self._begun = True
         return group.chunks
@@ -276,9 +276,17 @@ class Follower:
                 self._text = _Text()
             if self._seam.over:
                 self._seam = None
-        if self._text is not None:
-            self._text.add("".join(event.text for event in events if isinstance(event, Chunk)))
+        self._add([event.data for event in events if isinstance(event, Chunk)])
         return events
+
+    def _add(self, chunks: list[dict[str, Any]]) -> None:
+        """Add chunks that the reader gets to its text."""
+        if self._text is None:
+            return
+        if any(map(message_events.is_beside_text, chunks)):
+            self._text = None
+        else:
+            self._text.add("".join(map(text_of, chunks)))
 
     def _give_up_seam(self) -> list[Event]:
         if self._seam is None:
