@@ -13,7 +13,7 @@ import pytest
 from streamfleet.common import metrics
 from streamfleet.common.message_events import DELTA
 from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDINGS, MESSAGES, RESPONSES, Lane
-from streamfleet.worker.engine import asgi
+from streamfleet.worker.engine import asgi, vllm_host
 from streamfleet.worker.engine.base import EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
 from streamfleet.worker.messages import ask, fit
@@ -492,6 +492,22 @@ async def test_a_message_is_fitted_to_the_context(engine: VllmEngine, thinking: 
     longest = engine.capacity().max_model_len
     assert longest == request.body["max_tokens"] + json.loads(counted.body)["input_tokens"]
     assert (await engine.run(request)).status == 200
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+async def test_a_refused_budget_is_left_out(engine: VllmEngine, streams: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server does not tell beforehand that it cannot keep one; here the worker's own vLLM stands for it."""
+    monkeypatch.setattr(vllm_host.Hosted, "reasons", True)
+    thinking = {"type": "enabled", "budget_tokens": 1_024}
+    body = {"model": "smollm2", "messages": [SAY], "max_tokens": 1_100, "thinking": thinking, "stop_sequences": ["."]}
+    chunks: list[Any] = []
+    refused, fitted = (
+        EngineRequest("budget", MESSAGES, body, Lane.NORMAL, on_chunk=chunks.append if streams else None)
+        for _ in range(2)
+    )
+    assert (await engine.run(refused)).status == 400
+    assert (await ask(engine, fitted)).status == 200
+    assert bool(chunks) is streams
 
 
 async def test_a_message_that_is_too_long_says_by_how_much(engine: VllmEngine) -> None:

@@ -302,6 +302,46 @@ async def test_a_hidden_reason_is_asked_for() -> None:
     assert len(engine.asked) == 3
 
 
+class WithoutBudget:
+    """A server without a reasoning parser: it refuses a budget, and hides the reason in a stream."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bool, str]] = []
+
+    def capacity(self) -> Capacity:
+        return Capacity(1, None, None)
+
+    async def run(self, request: EngineRequest) -> EngineReply:
+        kind = request.body["thinking"]["type"]
+        self.asked.append((request.streams, kind))
+        if kind == "adaptive":
+            return EngineReply(200, b"{}")
+        said = HIDES if request.streams else "thinking_token_budget is set but reasoning_config is not configured."
+        return EngineReply(400, json.dumps({"error": {"message": said}}).encode())
+
+
+@pytest.mark.parametrize(
+    ("streams", "asked"),
+    [
+        (False, [(False, "enabled"), (False, "adaptive")]),
+        (True, [(True, "enabled"), (False, "enabled"), (True, "adaptive")]),
+    ],
+)
+async def test_a_server_that_cannot_keep_a_budget_is_asked_without(
+    streams: bool, asked: list[tuple[bool, str]]
+) -> None:
+    engine, request = WithoutBudget(), EngineRequest("r", MESSAGES, {"thinking": THINKS}, Lane.LOW)
+    request.on_chunk = (lambda _: None) if streams else None
+    assert (await ask(engine, request)).status == 200  # type: ignore[arg-type]
+    assert engine.asked == asked
+
+
+async def test_a_refusal_of_a_budget_that_nobody_sent_is_the_answer() -> None:
+    engine = Counting(400, {"error": {"message": "thinking_token_budget"}})
+    assert (await ask(engine, EngineRequest("r", MESSAGES, {}, Lane.LOW))).status == 400  # type: ignore[arg-type]
+    assert len(engine.asked) == 1
+
+
 async def test_another_refusal_of_the_count_is_that_of_the_message() -> None:
     engine = Counting(400, {"error": {"message": "a block that is none"}})
     request = EngineRequest("r", MESSAGES, {"messages": SAY, "max_tokens": 9_000}, Lane.LOW)

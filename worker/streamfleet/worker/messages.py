@@ -11,7 +11,7 @@ import re
 
 from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import COUNT_TOKENS
-from streamfleet.worker.cost.amounts import cut_output
+from streamfleet.worker.cost.amounts import cut_output, without_budget
 from streamfleet.worker.cost.limits import prompt_too_long
 from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
 from streamfleet.worker.engine.sse_parser import HIDDEN
@@ -23,14 +23,19 @@ _IMAGE = '"type": "image"'
 """Part of every body with an image, as text; within a string it has other quotes."""
 _PROMPT = re.compile(r"contains (?:at least )?([0-9]{1,12}) input tokens")
 _CONTEXT = re.compile(r"context length")
+_BUDGET = b"thinking_token_budget"
+"""Part of vLLM's refusal of a budget that it cannot keep."""
 
 
 async def ask(engine: Engine, request: EngineRequest) -> EngineReply:
     """Returns the engine's answer to a message that is fitted to its context. Raises as `Engine.run`."""
     refused = await fit(engine, request)
-    reply = refused or await engine.run(request)
+    reply, take = refused or await engine.run(request), request.on_chunk
     if request.streams and reply.status >= 400 and HIDDEN.encode() in reply.body:
         request.on_chunk = None  # unstreamed, the same request says what is wrong with it
+        reply = await engine.run(request)
+    if reply.status == 400 and _BUDGET in reply.body and (without := without_budget(request.body)) != request.body:
+        request.body, request.on_chunk = without, take  # a server does not tell whether it has a reasoning parser
         reply = await engine.run(request)
     return reply
 
