@@ -13,7 +13,6 @@ from streamfleet.common.protocol import COUNT_TOKENS, MESSAGES, Lane
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.framing import Framing
-from streamfleet.gateway.messages.framing import MessageFraming
 from streamfleet.gateway.messages.translation import answer_of, speaks_anthropic, to_engine
 from streamfleet.producer.events import Chunk, Restarted
 from streamfleet.producer.follower import Follower
@@ -523,7 +522,7 @@ def test_who_reads_anthropics_form(path: str, header: str, told: bool) -> None:
 
 
 def test_a_stream_of_a_message_has_pings_and_errors_of_its_own() -> None:
-    framing = MessageFraming(event_ids=False, endpoint=MESSAGES)
+    framing = Framing(event_ids=False, endpoint=MESSAGES)
     assert framing.keep_alive(0, "m") == b'event: ping\ndata: {"type":"ping"}\n\n'
     error = b'{"type":"error","error":{"type":"overloaded_error","message":"No"}}'
     assert framing.error(ApiError(503, "No")) == b"event: error\ndata: " + error + b"\n\n"
@@ -531,6 +530,7 @@ def test_a_stream_of_a_message_has_pings_and_errors_of_its_own() -> None:
     for each in (framing, unknown := Framing(event_ids=False, endpoint="")):
         assert each.chunk("1-0/0", raw) == b"event: message_stop\ndata: " + raw.encode() + b"\n\n"
     assert unknown.endpoint == MESSAGES
-    named = MessageFraming(event_ids=True, endpoint=MESSAGES).whole(message(BLOCKS["a text"])).decode()
+    assert unknown.error(ApiError(503, "No")) == framing.error(ApiError(503, "No"))
+    named = Framing(event_ids=True, endpoint=MESSAGES).whole(message(BLOCKS["a text"])).decode()
     assert named.count("id: ") == 1
     assert named.split("\n\n")[-2].startswith("event: message_stop\nid: 0-0/0\n")

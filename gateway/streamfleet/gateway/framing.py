@@ -16,6 +16,7 @@ from streamfleet.common.jsontext import single_line
 from streamfleet.common.protocol import CHAT, MESSAGES, RESPONSES
 from streamfleet.common.response_events import event_type, events_of
 from streamfleet.gateway.errors import ApiError, request_not_found
+from streamfleet.gateway.messages.translation import error_object
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": still here\n"
@@ -47,7 +48,7 @@ class Framing:
 
     Attributes:
         event_ids: True for a reader that can resume: its chunks have ids, and a comment breaks a silence. For others
-            a chunk without text does, because many readers know only `data:` lines.
+            a chunk without text does, because many readers know only `data:` lines. For a message a ping does.
         tier: `service_tier` in every chunk; None for none.
         said: fields of a response object that the gateway says, such as `previous_response_id`.
         endpoint: of the request; empty where the first chunk has to tell whether it is a response.
@@ -129,7 +130,9 @@ class Framing:
         return b"".join([self._event("", raw) for raw in told[self.had :]]) + self._event(WHOLE, last)
 
     def error(self, error: ApiError) -> bytes:
-        """Returns an error inside a stream, as OpenAI's clients raise it."""
+        """Returns an error inside a stream, as clients of its API raise it."""
+        if self.endpoint == MESSAGES:
+            return frame(error_object(error), event="error")
         if self.endpoint != RESPONSES:
             return frame({"error": error.error})
         number = json.loads(self._last).get("sequence_number", -1) + 1 if self._last else self.had
@@ -164,6 +167,8 @@ class Framing:
             now_s: epoch seconds.
             default_model: the model of requests that name none.
         """
+        if self.endpoint == MESSAGES:
+            return frame({"type": "ping"}, event="ping")
         if self.event_ids or self.endpoint == RESPONSES:  # which has no event without content
             return COMMENT
         chat = self.endpoint == CHAT

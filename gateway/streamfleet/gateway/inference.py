@@ -63,7 +63,6 @@ from streamfleet.gateway.document import (
 )
 from streamfleet.gateway.errors import ApiError, result_to_api_error
 from streamfleet.gateway.framing import Framing, tier_field
-from streamfleet.gateway.messages.framing import MessageFraming
 from streamfleet.gateway.messages.translation import to_engine
 from streamfleet.gateway.offload import offload
 from streamfleet.gateway.request_parameters import (
@@ -494,7 +493,7 @@ def _reading(enqueued: Enqueued, endpoint: str) -> Reading:
         wait_s=enqueued.wait_s,
         on_left=enqueued.abandon,
         on_result=enqueued.settle if enqueued.settles else None,
-        framing=(MessageFraming if endpoint == MESSAGES else Framing)(
+        framing=Framing(
             parameters.event_ids,
             parameters.tier,
             endpoint,
