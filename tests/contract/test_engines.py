@@ -253,6 +253,7 @@ async def test_a_streamed_message_has_its_events_and_the_result_of_another(subje
     plain = json.loads((await ask(subject.engine, EngineRequest("message-1", MESSAGES, body, Lane.LOW))).body)
     answer, (first, *_, last) = json.loads(reply.body), asked.chunks
     assert (first["type"], last["type"]) == ("message_start", "message_stop")
+    assert answer["id"] == plain["id"] == first["message"]["id"] == "msg_message-1"
     assert "".join(map(text_of, asked.chunks)) == answer["content"][0]["text"] == plain["content"][0]["text"]
     assert answer["stop_reason"] == plain["stop_reason"] == "max_tokens"
     assert answer["usage"]["output_tokens"] == plain["usage"]["output_tokens"] == 6

@@ -83,7 +83,8 @@ def parsed(*events: dict[str, Any]) -> tuple[list[Any], tuple[int, bytes] | None
 
     parser = SseParser(EngineRequest("r", MESSAGES, {}, Lane.LOW, on_chunk=take), lambda: 1.0)
     for event in events:
-        parser.feed(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        line = json.dumps(event, separators=(",", ":"))
+        parser.feed(f"event: {event['type']}\ndata: {line}\n\n".encode())
     return chunks, parser.outcome()
 
 
@@ -217,7 +218,7 @@ class Counting:
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         self.asked: list[EngineRequest] = []
-        self._reply = EngineReply(status, json.dumps(answer).encode())
+        self._reply = EngineReply(status, json.dumps(answer, separators=(",", ":")).encode())
 
     def capacity(self) -> Capacity:
         return Capacity(1, None, 2_000)
@@ -299,6 +300,20 @@ async def test_a_hidden_reason_is_asked_for() -> None:
     assert engine.asked[0] is engine.asked[1]
     await ask(engine, EngineRequest("r", MESSAGES, {}, Lane.LOW))  # type: ignore[arg-type]
     assert len(engine.asked) == 3
+
+
+async def test_a_message_of_vllm_is_named_as_anthropics() -> None:
+    """Whole and streamed; the ids of its calls stay as they are, whatever the message's is."""
+    call = {"type": "tool_use", "id": "chatcmpl-tool-1", "name": "f", "input": {}}
+    for given, name in (("chatcmpl-r", "msg_r"), ("other", "other")):
+        whole = {**message([call]), "id": given}
+        request = EngineRequest("r", MESSAGES, {}, Lane.LOW)
+        reply = await ask(Counting(200, whole), request)  # type: ignore[arg-type]
+        assert json.loads(reply.body) == {**whole, "id": name}
+        chunks, outcome = parsed(*events_of(whole))
+        assert chunks[0]["message"]["id"] == name
+        assert outcome is not None
+        assert json.loads(outcome[1]) == {**whole, "id": name}
 
 
 class WithoutBudget:

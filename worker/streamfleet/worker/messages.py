@@ -14,7 +14,7 @@ from streamfleet.common.protocol import COUNT_TOKENS
 from streamfleet.worker.cost.amounts import cut_output, without_budget
 from streamfleet.worker.cost.limits import prompt_too_long
 from streamfleet.worker.engine.base import Engine, EngineReply, EngineRequest
-from streamfleet.worker.engine.sse_parser import HIDDEN
+from streamfleet.worker.engine.sse_parser import HIDDEN, named
 
 _COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
 _TEMPLATE_TOKENS = 512
@@ -37,6 +37,7 @@ async def ask(engine: Engine, request: EngineRequest) -> EngineReply:
     if reply.status == 400 and _BUDGET in reply.body and (without := without_budget(request.body)) != request.body:
         request.body, request.on_chunk = without, take  # a server does not tell whether it has a reasoning parser
         reply = await engine.run(request)
+    reply.body = named(reply.body)
     return reply
 
 

@@ -415,7 +415,7 @@ def message(done: Plan, cached_tokens: int = 0) -> dict[str, Any]:
     stop = next((stop for stop in done.stops if whole[len(text) :].startswith(stop)), None)
     ends = {"stop_reason": "max_tokens"} if reason == "length" else {"stop_reason": "end_turn"}
     return {
-        "id": f"chatcmpl-{done.request.id}",  # as vLLM names it
+        "id": f"msg_{done.request.id}",
         "type": "message",
         "role": "assistant",
         "content": [{"type": "text", "text": text}],

@@ -32,6 +32,7 @@ _STATUSES = {
 }
 """HTTP statuses by what a failed answer's code or type contains, the first that does; of all others, 500."""
 HIDDEN = "for ChatCompletionStreamResponse"
+_NAME = re.compile(rb'^((?:\{"type":"message_start","message":)?\{"id":")chatcmpl-')
 _HIDDEN = re.compile(HIDDEN + r".*'code': ([0-9]{3})\}\}", re.DOTALL)
 """Words of vLLM's messages for an error in the place of the first chunk: of the error, only its status can be read."""
 
@@ -101,6 +102,8 @@ class SseParser:
         if data == _DONE:
             self._done = True
             return
+        if self._request.endpoint == MESSAGES:
+            data = named(data)
         try:
             chunk = jsontext.parse(data.decode(errors="surrogatepass"))
         except (ValueError, RecursionError):
@@ -185,6 +188,11 @@ class SseParser:
         names = f"{told.get('code')} {told.get('type')}"
         other = other or next((status for name, status in _STATUSES.items() if name in names), 500)
         self._error = _status_of(told, other), json.dumps({"error": told}).encode()
+
+
+def named(data: bytes) -> bytes:
+    """A whole message, or an event of one, where vLLM's name of a chat is the beginning of the message's id."""
+    return _NAME.sub(rb"\1msg_", data)
 
 
 def _on_one_line(data: bytes) -> bytes:
