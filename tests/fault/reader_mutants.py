@@ -8,9 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from streamfleet.cli.main import main
+from streamfleet.common.message_events import STOP
+from streamfleet.common.protocol import MESSAGES
 from streamfleet.gateway import streaming
+from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.framing import Framing, frame
 from streamfleet.producer.client import Client
-from streamfleet.producer.streaming import Restarted
+from streamfleet.producer.events import Chunk, Event, Restarted
+from streamfleet.producer.follower import _Seam
 from tests.integration.gateway_process import GatewayProcess
 
 
@@ -45,12 +50,34 @@ def one_event_too_many_is_skipped() -> None:
     streaming.open_stream = skipping  # type: ignore[assignment]
 
 
+def a_run_that_goes_on_is_not_joined() -> None:
+    """A reader gets the beginning of a message twice."""
+
+    def joined(self: _Seam, chunk: Chunk) -> list[Event]:
+        self.over = True
+        return [chunk]
+
+    _Seam.add = joined  # type: ignore[method-assign]
+
+
+def a_restart_is_told_as_an_end() -> None:
+    """A reader takes a part of a message for the whole."""
+    told = Framing.error
+
+    def ended(self: Framing, error: ApiError) -> bytes:
+        return frame({"type": STOP}, event=STOP) if self.endpoint == MESSAGES else told(self, error)
+
+    Framing.error = ended  # type: ignore[method-assign]
+
+
 MUTANTS: dict[str, tuple[Callable[[], None], list[str], str]] = {
     each.__name__: (each, kinds, expected)
     for each, kinds, expected in (
         (restarts_are_not_told, ["worker"], "the result"),
         (resumed_from_the_beginning, ["gateway"], "the result"),
         (one_event_too_many_is_skipped, ["gateway"], "came after"),
+        (a_run_that_goes_on_is_not_joined, ["worker"], "events came as"),
+        (a_restart_is_told_as_an_end, ["worker"], "events came as"),
     )
 }
 """By name: the change, the kinds of processes to kill, and a piece of what the judge must say."""
