@@ -5,14 +5,18 @@ policies allows. A connection needs both ends to agree.
 """
 
 import ipaddress
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.integration.k8s_manifests import Manifest, of_kind
+from tests.integration.k8s_manifests import Manifest, labels_of, name_of, of_kind, workloads
 from tests.integration.k8s_references import selects
 
 Labels = dict[str, str]
 FLEET = "fleet"
+SERVERS = {"redis": 6379, "sentinel": 26379}
+CLIENTS = ("worker", "exporter", "gateway")
+NOT_REDIS = {53, 80, 443}
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,33 @@ def allowed(manifests: list[Manifest], source: End, target: End, port: int, prot
         _passes([each["spec"] for each in policies if _picks(each["spec"], own)], direction, peer, port, protocol)
         for direction, own, peer in (("Egress", source, target), ("Ingress", target, source))
     )
+
+
+def cut_off(manifests: list[Manifest]) -> Iterator[str]:
+    """Parts of the fleet that do not reach Redis: those here, or the one outside that most of them are let out to."""
+    found = [(labels_of(each)["app.kubernetes.io/component"], each) for each in workloads(manifests)]
+    clients = {name_of(each): End(labels_of(each)) for component, each in found if component in CLIENTS}
+
+    def reached(server: tuple[End, int]) -> set[str]:
+        return {name for name, client in clients.items() if allowed(manifests, client, *server)}
+
+    servers = [(End(labels_of(each)), SERVERS[component]) for component, each in found if component in SERVERS]
+    servers = servers or [max(_outside(manifests), key=lambda server: len(reached(server)))]
+    for name in sorted(clients.keys() - set.intersection(*map(reached, servers))):
+        yield f"{name}: its NetworkPolicies do not let it reach Redis"
+
+
+def _outside(manifests: list[Manifest]) -> list[tuple[End, int]]:
+    """An address of each network that policies let somebody out to, but for names, models and webhooks."""
+    rules = [rule for each in of_kind(manifests, "NetworkPolicy") for rule in each["spec"].get("egress", [])]
+    networks = [
+        (End(address=str(ipaddress.ip_network(peer["ipBlock"]["cidr"])[0])), port["port"])
+        for rule in rules
+        for peer in rule.get("to", [])
+        for port in rule["ports"]
+        if "ipBlock" in peer and port["port"] not in NOT_REDIS
+    ]
+    return networks or [(End(address="10.0.0.1"), SERVERS["redis"])]
 
 
 def _picks(policy: dict[str, Any], end: End) -> bool:

@@ -26,6 +26,7 @@ from tests.integration.k8s_manifests import (
     pools,
     workloads,
 )
+from tests.integration.k8s_network import cut_off
 from tests.integration.k8s_references import dangling, misdirected, unmounted
 from tests.integration.k8s_scaling import misscaled, unseen
 from tests.integration.k8s_schemas import refusals
@@ -160,6 +161,11 @@ def selectors(manifests: list[Manifest]) -> Iterator[str]:
     return misdirected(manifests)
 
 
+def connections(manifests: list[Manifest]) -> Iterator[str]:
+    """A part of the fleet cannot reach Redis."""
+    return cut_off(manifests)
+
+
 def resources(manifests: list[Manifest]) -> Iterator[str]:
     """The scheduler is not told what a pod needs, or it is throttled. The schemas take any text for a quantity."""
     for each in workloads(manifests):
@@ -221,6 +227,7 @@ RULES: tuple[Rule, ...] = (
     settings,
     references,
     selectors,
+    connections,
     resources,
     disruption,
     fronting,

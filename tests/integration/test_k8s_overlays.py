@@ -163,6 +163,20 @@ IN_FILES = [
         "metadata:\n  namespace: a\n",
         "names: ",
     ),
+    (
+        "external-redis",
+        "overlays/external-redis/exporter-egress-networkpolicy.yaml",
+        "port: 6379 }\n        - { protocol: TCP, port: 6380 }",
+        "port: 16379 }",
+        "connections: ",
+    ),
+    (
+        "redis-ha",
+        "overlays/redis-ha/sentinel-networkpolicy.yaml",
+        "worker",
+        "work",
+        "connections: streamfleet-worker: ",
+    ),
 ]
 
 
