@@ -38,11 +38,13 @@ from tests.integration.k8s_manifests import (
     only,
     pod_of,
     pools,
+    with_component,
     workloads,
 )
 from tests.integration.k8s_network import End, allowed
 from tests.integration.k8s_programs import HELM, find_helm
 from tests.integration.k8s_rules import DEPLOY, broken_rules
+from tests.integration.k8s_scaling import behavior_of, queues_asked
 from tests.unit.deploy_page import names_of, refusal
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl and Helm first
@@ -293,10 +295,29 @@ def test_several_pools_have_a_gateway_that_knows_their_models() -> None:
     assert given["STREAMFLEET_RESULT_TTL_MS"] == "60000"
 
 
+def test_without_keda_each_pool_has_the_component_by_its_own_values() -> None:
+    alone = charted(values={"worker": {"autoscaling": {"by": "prometheus-adapter"}}})
+    assert differences(with_component("autoscaling-hpa"), alone) == []
+    manifests = chart_of("hpa")
+    assert of_kind(manifests, "ScaledObject", "TriggerAuthentication") == []
+    scalers = {name_of(each).rpartition("-")[2]: each for each in of_kind(manifests, "HorizontalPodAutoscaler")}
+    bounds = {
+        name: (
+            each["spec"]["minReplicas"],
+            each["spec"]["maxReplicas"],
+            behavior_of(each)["scaleDown"]["stabilizationWindowSeconds"],
+        )
+        for name, each in scalers.items()
+    }
+    assert bounds == {"small": (1, 8, 300), "large": (2, 4, 900)}
+    assert {name: queues_asked(each) for name, each in scalers.items()} == {"small": {"small"}, "large": {"large"}}
+
+
 @pytest.mark.parametrize("kind", ["one", "sentinel"])
 def test_keda_reads_every_lane_of_a_redis_of_the_chart(kind: str) -> None:
     scaling = {"by": "redis-streams", "requestsPerWorker": 16}
-    manifests = charted(values={"redis": {"kind": kind}, "worker": {"autoscaling": scaling}})
+    elsewhere = {"kedaNamespace": "scalers"}
+    manifests = charted(values={"redis": {"kind": kind}, "worker": {"autoscaling": scaling}, "network": elsewhere})
     assert broken_rules(manifests) == []
     spec = only(manifests, "ScaledObject")["spec"]
     lanes = ["critical", "high", "normal", "low"]
@@ -314,14 +335,15 @@ def test_keda_reads_every_lane_of_a_redis_of_the_chart(kind: str) -> None:
     login = only(manifests, "TriggerAuthentication")["spec"]["secretTargetRef"]
     logins = {"one": ["password"], "sentinel": ["password", "sentinelPassword"]}[kind]
     assert [each["parameter"] for each in login] == logins
-    keda = End({"app.kubernetes.io/name": "keda-operator"}, "keda")
+    operator = {"app.kubernetes.io/name": "keda-operator"}
     asked = {"one": ("redis", 6379), "sentinel": ("sentinel", 26379)}[kind]
     for component, port in {("redis", 6379), asked}:
         (target,) = (
             each for each in workloads(manifests) if labels_of(each)["app.kubernetes.io/component"] == component
         )
-        assert allowed(manifests, keda, End(labels_of(target)), port)
-        assert not allowed(manifests, End({"app": "other"}, "keda"), End(labels_of(target)), port)
+        assert allowed(manifests, End(operator, "scalers"), End(labels_of(target)), port)
+        for other in (End({"app": "other"}, "scalers"), End(operator, "keda")):
+            assert not allowed(manifests, other, End(labels_of(target)), port)
 
 
 def test_first_request_asks_each_pool_as_a_producer_may() -> None:
