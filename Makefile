@@ -157,7 +157,7 @@ release: setup-dev ## Build wheel and sdist into dist/, and check them: each ext
 images-clean: ## Remove those images
 	@$${PYTHON:-python3} tools/images.py --remove $(ARGS)
 
-pods: setup-dev setup-vllm ## Run the overlays dev-cpu and gateway, and compose.yaml, by podman without a cluster (root; 5 minutes)
+pods: setup-dev setup-vllm ## Run what the chart gives for dev-cpu and gateway, and compose.yaml, by podman without a cluster (root; 8 minutes)
 	@$(BIN)/python -m tests.pods
 
 clean: ## Remove .venv, caches and builds

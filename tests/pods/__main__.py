@@ -1,9 +1,10 @@
-"""`make pods`: the overlays dev-cpu and gateway, and compose.yaml, by podman on this machine; a line for each step.
+"""`make pods`: the Helm chart by two examples, and compose.yaml, by podman on this machine; a line for each step.
 
     python -m tests.pods
 
-Needs root, podman, and the images of `make images`. Ends with 0 when every step went as it should. Whatever happens,
-everything that it made is removed: pods, volumes, Secrets, the network, temporary folders. Images stay.
+Needs root, podman, and the images of `make images`. A table in the end says what became of the requests. Ends with 0
+when every step went as it should. Whatever happens, everything that it made is removed: pods, volumes, Secrets, the
+network, temporary folders. Images stay.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -31,7 +32,7 @@ from tests.pods.converting import lost
 from tests.pods.pod import PodFailed, tail
 from tests.pods.podman import Podman, PodmanFailed
 from tests.pods.rolling import Rolling
-from tests.pods.stage import Stage, WrongOutcome
+from tests.pods.stage import Act, Stage, WrongOutcome
 from tests.pods.trouble import Trouble
 
 TARGETS = ("client", "gateway", "worker", "worker-cpu")
@@ -97,7 +98,7 @@ def environment() -> dict[str, str]:
 
 
 def image(target: str) -> str:
-    """The name that podman has for an image of the Dockerfile, as `images` of the overlays has it."""
+    """The name that podman has for an image of the Dockerfile, as the chart has it."""
     sys.path.append(str(ROOT / "tools"))
     import images
 
@@ -125,9 +126,9 @@ def alone(lock: int) -> None:
 def run(podman: Podman, redis: str) -> bool:
     """All steps, until one fails. Returns True if one did."""
     began = time.monotonic()
-    with Stage(podman, image("client"), redis) as stage:
+    with Stage(podman, image("client"), redis) as stage, told(stage.acts):
         every = {(each["kind"], name_of(each)): each for each in [*stage.dev_cpu, *stage.gateway]}
-        tell("overlays dev-cpu and gateway", True, began, f"{len(every)} manifests")
+        tell("chart by dev-cpu and gateway", True, began, f"{len(every)} manifests")
         for line in lost(list(every.values())):
             print(f"         not by podman   {line}", flush=True)
         print(f"         Redis           {redis}", flush=True)
@@ -144,14 +145,26 @@ def run(podman: Podman, redis: str) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def told(acts: list[Act]) -> Iterator[None]:
+    """In the end, print what became of the requests of each act."""
+    try:
+        yield
+    finally:
+        print(f"\n{'fleet':<13} {'act':<22} {'requests':>8} {'answered':>8} {'lost':>4} {'run again':>9}", flush=True)
+        for each in acts:
+            numbers = f"{each.asked:>8} {each.answered:>8} {each.asked - each.answered:>4} {each.again:>9}"
+            print(f"{each.fleet:<13} {each.name:<22} {numbers}", flush=True)
+
+
 def steps(stage: Stage) -> list[Step]:
     """The story, in its order."""
     rolling, callers = Rolling(stage), Callers(stage)
-    real, trouble = RealModel(stage), Trouble(stage, callers)
+    real, trouble, composed = RealModel(stage), Trouble(stage, callers), Composed(stage)
     return [
         ("Redis and exporter", rolling.redis_and_exporter),
         ("worker with a real model", real.starts),
-        ("first request, by its Job", real.first_request),
+        ("first request, by helm test", real.first_request),
         ("answers inside", real.answers),
         ("stopping it in long answers", real.stops),
         ("answers outside", real.same_outside),
@@ -159,6 +172,7 @@ def steps(stage: Stage) -> list[Step]:
         ("rollout under load", rolling.rollout),
         ("what was handed back", rolling.handed_back),
         ("SIGKILL of a container", rolling.sigkill),
+        ("none, and two again", rolling.none_and_back),
         ("Redis restarted", rolling.redis_restarted),
         ("gateways from outside", callers.gateways),
         ("a file of both gateways", callers.shared_files),
@@ -171,7 +185,11 @@ def steps(stage: Stage) -> list[Step]:
         ("probes and memory", stage.probes_and_memory),
         ("full volume of files", trouble.full_files),
         ("full volume of Redis", trouble.full_redis),
-        ("compose.yaml", Composed(stage).lives),
+        ("compose: first request", composed.starts),
+        ("compose: SIGKILL", composed.sigkill),
+        ("compose: rolling update", composed.rolling_update),
+        ("compose: none, and two again", composed.none_and_back),
+        ("compose: drain, and the end", composed.drained),
     ]
 
 

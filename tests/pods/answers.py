@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 from streamfleet.cli.demo.model import model_folder
 from streamfleet.cli.demo.parent import with_parent
 from streamfleet.producer import SyncClient
-from tests.integration.k8s_manifests import K8S, Manifest, environment_of, only, pod_of, render
+from tests.integration.k8s_chart import charted, examples
+from tests.integration.k8s_manifests import Manifest, environment_of, of_kind, only, pod_of
 from tests.pods.deployment import Deployment
 from tests.pods.pod import Pod, tail
-from tests.pods.stage import MODEL_INSIDE, PASSWORD, WORKER, Stage, check, check_writes, first_event
+from tests.pods.stage import MODEL_INSIDE, PASSWORD, WORKER, Act, Stage, check, check_writes, first_event
 from tests.support.redis_server import free_port
 
 ANSWER_S, OUTSIDE_S = 120.0, 180.0
@@ -34,7 +36,7 @@ BODIES: tuple[dict[str, Any], ...] = (
 
 
 class RealModel:
-    """A worker with vLLM on CPU, from the overlay dev-cpu, and its model out of this machine's cache.
+    """A worker with vLLM on CPU, by the example dev-cpu, and its model out of this machine's cache.
 
     Args:
         stage: where.
@@ -42,7 +44,7 @@ class RealModel:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._manifests = with_model(stage, model_folder())
+        self._manifests = with_model(model_folder())
         self._worker = Deployment(stage.node, self._manifests, WORKER)
         self._answers: list[str] = []
 
@@ -63,14 +65,15 @@ class RealModel:
         )
 
     def first_request(self) -> str:
-        """The Job of k8s/first-request answers: a client's container, the Secret's URL, the answer as its log."""
-        job = render(K8S / "first-request")
-        pod = Pod(self._stage.node, only(job, "Job", "streamfleet-first-request"), "streamfleet-first-request", job)
+        """The pod of `helm test` ends well: a client's container, the Secret's URL, the answer as its log."""
+        (hook,) = of_kind(self._manifests, "Pod")
+        pod = Pod(self._stage.node, {"kind": "Job", "spec": {"template": hook}}, "streamfleet-first-request", [])
         status = pod.wait_ended(ANSWER_S)
         log = pod.log().strip()
         pod.remove()
         check(status == 0 and log, f"status {status}: {log}")
-        return f"the Job's log: {log!r}"
+        self._stage.acts.append(Act("chart", "first-request", 1, 1, 0))
+        return f"its log: {log!r}"
 
     def answers(self) -> str:
         """Answers of it, kept to be compared."""
@@ -108,18 +111,24 @@ class RealModel:
         return f"redis://:{PASSWORD}@{self._stage.redis.address}:6379/0"
 
 
-def with_model(stage: Stage, folder: Path) -> list[Manifest]:
-    """The overlay dev-cpu with a model of this machine in its worker, read-only."""
-    volume = f"{{ name: model, hostPath: {{ path: {folder}, type: Directory }} }}"
-    mount = f"{{ name: model, mountPath: {MODEL_INSIDE}, readOnly: true }}"
-    patch = f"""
-patches:
-  - target: {{ kind: Deployment, name: {WORKER} }}
-    patch: |
-      - {{ op: add, path: /spec/template/spec/volumes/-, value: {volume} }}
-      - {{ op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {mount} }}
-"""
-    return stage.rendered("dev-cpu", WORKER, {"STREAMFLEET_MODEL": MODEL_INSIDE}, patch)
+def long_answers(fleet: str, cli: Callable[..., str]) -> Act:
+    """Wait for the answers in whose middle a worker had to stop.
+
+    Args:
+        fleet: its name.
+        cli: runs a command of streamfleet there.
+    """
+    command = ("--wait", f"--timeout={ANSWER_S}", "--json")
+    found = [json.loads(cli("result", f"long-{number}", *command)) for number in range(LONG_REQUESTS)]
+    return Act(fleet, "drain", LONG_REQUESTS, len(found), sum(each["attempt"] > 1 for each in found))
+
+
+def with_model(folder: Path) -> list[Manifest]:
+    """The chart by dev-cpu, with a model of this machine in its worker, read-only."""
+    volume = {"name": "model", "hostPath": {"path": str(folder), "type": "Directory"}}
+    mount = {"name": "model", "mountPath": MODEL_INSIDE, "readOnly": True}
+    worker = {"model": MODEL_INSIDE, "volumes": [volume], "volumeMounts": [mount]}
+    return charted(examples()["dev-cpu"], values={"worker": worker})
 
 
 def asked(url: str, queue: str) -> list[str]:

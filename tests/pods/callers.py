@@ -10,7 +10,7 @@ from tests.pods.pod import Pod
 from tests.pods.stage import GATEWAY, Stage, check
 
 CHAT = "/v1/chat/completions"
-ASK = {"model": "small", "messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 8}
+ASK = {"model": "qwen", "messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 8}
 BY_NAME = (
     "import http.client, sys; c = http.client.HTTPConnection(sys.argv[1], 8080, timeout=10); "
     "c.request('GET', '/v1/models'); print(c.getresponse().status)"
@@ -18,7 +18,7 @@ BY_NAME = (
 
 
 class Callers:
-    """Callers of the two gateways of the overlay gateway.
+    """Callers of the two gateways by the example gateway.
 
     Args:
         stage: where.
@@ -57,7 +57,7 @@ class Callers:
     def _asked(self, pod: Pod) -> None:
         with self.http(pod) as client:
             models = [each["id"] for each in client.get("/v1/models").json()["data"]]
-            check(models == ["small"], f"models: {models}")
+            check(models == ["qwen"], f"models: {models}")
             answer = client.post(CHAT, json=ASK)
             check(answer.status_code == 200, f"chat: {answer.status_code} {answer.text[:300]}")
             stream = client.post(CHAT, json={**ASK, "stream": True}).text

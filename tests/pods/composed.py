@@ -1,4 +1,4 @@
-"""A step with compose.yaml, which podman-compose plays as a project of its own, without ports on this machine."""
+"""Steps with compose.yaml, which podman-compose plays as a project of its own, without ports on this machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 from tests.integration.k8s_manifests import ROOT
+from tests.pods.answers import LONG_REQUESTS, long_answers
 from tests.pods.podman import PREFIX
 from tests.pods.rolling import LOAD_S
-from tests.pods.stage import PRODUCER, Load, Stage, check
+from tests.pods.stage import PRODUCER, Act, Load, Stage, check
 
 PROJECT = f"{PREFIX}-compose"
 URL = "redis://:word@redis:6379/0"
@@ -21,6 +23,8 @@ services:
   gateway: {{ports: !reset null}}
   worker: {{image: {worker}, environment: {{STREAMFLEET_ENGINE: simulated, STREAMFLEET_MODEL: simulated}}}}
 """
+# The simulated engine needs 35 s for it, and workers go on for 25 s when they have to stop.
+LONG, DRAIN_S = '{"prompt": "Tell a long story", "max_tokens": 1200, "ignore_eos": true}', 20.0
 WORKERS = (f"{PROJECT}_worker_1", f"{PROJECT}_worker_2")
 
 
@@ -34,8 +38,8 @@ class Composed:
     def __init__(self, stage: Stage) -> None:
         self._stage, self._podman = stage, stage.podman
 
-    def lives(self) -> str:
-        """First request; SIGKILL of a worker under load; all answered; the end of all is in order."""
+    def starts(self) -> str:
+        """All of it starts, and the first request is answered."""
         redis = self._stage.redis_image
         user = "0:0" if "debian" in redis else "999:999"
         otherwise = self._stage.folder / "compose.yaml"
@@ -45,30 +49,86 @@ class Composed:
         self._compose("up", "--detach", "--no-build", "redis")
         self._stage.node.keep_bridge(f"{PROJECT}_default")
         self._compose("up", "--detach", "--no-build")
-        answer = self._compose("exec", "-T", "gateway", "streamfleet", "enqueue", "Say hi", "--wait", "--timeout=60")
+        answer = self._fleet("enqueue", "Say hi", "--wait", "--timeout=60")
         check("[simulated]" in answer, f"the first request: {answer}")
+        self._stage.acts.append(Act("compose.yaml", "first-request", 1, 1, 0))
         for worker in WORKERS:
             self._stage.wait_said(worker, "worker_ready")
-        load = self._load()
+        return f"{answer.strip()[:40]} …"
+
+    def sigkill(self) -> str:
+        """A worker is killed under load: the other has its requests, each has one result."""
+        load = self._load("kill")
         time.sleep(LOAD_S)
         self._podman.call("kill", "--signal=KILL", WORKERS[0])
         time.sleep(LOAD_S)
-        results = load.results()
+        results = self._audited(load)
         again = sum(each["attempt"] > 1 for each in results)
         check(again, "the worker that was killed ran nothing")
         self._compose("up", "--detach", "--no-build")
-        self._compose("exec", "-T", "gateway", "streamfleet", "audit")
-        self._compose("stop", "gateway", "worker", "exporter")
-        ends = {each: self._podman.inspected(each)["State"]["ExitCode"] for each in WORKERS}
-        check(set(ends.values()) == {0}, f"workers ended with {ends}")
-        self._compose("down", "--volumes")
-        return f"first request, {len(results)} requests over a SIGKILL of a worker, {again} of them again; drained"
+        return f"{len(results)} requests, one result each; {again} were taken from the one that was killed"
 
-    def _load(self) -> Load:
+    def rolling_update(self) -> str:
+        """Under load one worker after the other makes room for a new one, as for another image: each ends by itself."""
+        load = self._load("rolling-update")
+        time.sleep(LOAD_S)
+        for worker in WORKERS:
+            self._podman.call("stop", worker)
+            self._check_ended(worker)
+            self._podman.call("rm", worker)
+            self._compose("up", "--detach", "--no-build")
+            self._stage.wait_said(worker, "worker_ready")
+        time.sleep(LOAD_S)
+        results = self._audited(load)
+        by = {each["worker"] for each in results}
+        check(len(by) == 4, f"not both old and both new ones answered: {by}")
+        return f"{len(results)} requests, one result each, by {len(by)} workers"
+
+    def none_and_back(self) -> str:
+        """All workers stop under load, and start again: what waits meanwhile is answered, each has one result."""
+        load = self._load("scale-to-0-and-back")
+        time.sleep(LOAD_S)
+        self._compose("stop", "worker")
+        self._check_ended(*WORKERS)
+        time.sleep(LOAD_S)
+        self._compose("up", "--detach", "--no-build")
+        results = self._audited(load)
+        return f"{len(results)} requests, one result each"
+
+    def drained(self) -> str:
+        """Workers hand long answers back when they stop, and give them when they start again; then all of it ends."""
+        for number in range(LONG_REQUESTS):
+            self._fleet("enqueue", f"--body={LONG}", f"--id=long-{number}")
+        time.sleep(1)
+        began = time.monotonic()
+        self._compose("stop", "worker")
+        took_s = time.monotonic() - began
+        check(took_s > DRAIN_S, f"workers stopped after {took_s:.1f} s: the answers were not long")
+        self._check_ended(*WORKERS)
+        self._compose("up", "--detach", "--no-build")
+        self._stage.acts.append(long_answers("compose.yaml", self._fleet))
+        self._compose("stop", "gateway", "worker", "exporter")
+        self._check_ended(*WORKERS)
+        self._compose("down", "--volumes")
+        return f"ended after {took_s:.1f} s in the middle of {LONG_REQUESTS} long answers, which were given later"
+
+    def _fleet(self, *words: str) -> str:
+        return self._compose("exec", "-T", "gateway", "streamfleet", *words)
+
+    def _check_ended(self, *workers: str) -> None:
+        ends = {each: self._podman.inspected(each)["State"]["ExitCode"] for each in workers}
+        check(set(ends.values()) == {0}, f"workers ended with {ends}")
+
+    def _audited(self, load: Load) -> list[dict[str, Any]]:
+        results = load.results()
+        self._fleet("audit")
+        return results
+
+    def _load(self, act: str, max_tokens: int = 100) -> Load:
         options = [f"--name={PROJECT}-load", "--rm", "--pull=never", f"--network={PROJECT}_default", "--interactive"]
         options += [f"--env=REDIS_URL={URL}", f"--volume={PRODUCER}:/producer.py:ro", "--entrypoint=python3"]
-        command = ["run", *options, self._stage.image("client"), "/producer.py", "compose", "100"]
-        return Load(self._podman.started(*command))
+        command = ["run", *options, self._stage.image("client"), "/producer.py", act, str(max_tokens)]
+        return Load(self._podman.started(*command), "compose.yaml", act, self._stage.acts)
 
     def _compose(self, *words: str) -> str:
         """What a command of podman-compose prints; subprocess.CalledProcessError where it fails."""

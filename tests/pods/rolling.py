@@ -1,11 +1,12 @@
-"""Steps with the simulated engine under load: two workers, a rollout, SIGKILL, Redis restarted."""
+"""Steps with the simulated engine under load: two workers, a rollout, SIGKILL, none and two again, Redis restarted."""
 
 from __future__ import annotations
 
 import time
 
+from tests.integration.k8s_chart import charted, examples, merged
 from tests.integration.k8s_manifests import Manifest, only, pod_of
-from tests.pods.answers import LONG_REQUESTS
+from tests.pods.answers import LONG_REQUESTS, long_answers
 from tests.pods.pod import until
 from tests.pods.stage import SIMULATED, WORKER, Stage, check
 
@@ -14,7 +15,7 @@ BEGUN_S = 60.0
 
 
 class Rolling:
-    """Workers of the overlay dev-cpu with the simulated engine.
+    """Workers by the example dev-cpu with the simulated engine.
 
     Args:
         stage: where.
@@ -34,7 +35,7 @@ class Rolling:
     def two_workers(self) -> str:
         """Both take work, and the image's own HEALTHCHECK, which Kubernetes passes over, agrees that they are well."""
         seconds = self._stage.workers.scale(2)
-        load = self._stage.load("two")
+        load = self._stage.load("two-workers")
         time.sleep(LOAD_S)
         results = load.results()
         by = {each["worker"] for each in results}
@@ -44,14 +45,14 @@ class Rolling:
 
     def handed_back(self) -> str:
         """Long answers that the real model's worker handed back when it stopped were given by others."""
-        for number in range(LONG_REQUESTS):
-            self._stage.fleet("result", f"long-{number}", "--wait", "--timeout=120")
+        self._stage.acts.append(long_answers("chart", self._stage.fleet))
         return f"{LONG_REQUESTS} answers, each given once"
 
     def rollout(self) -> str:
         """New before old, under load: each request has one result, and no old worker is killed."""
-        changed = self._stage.rendered("dev-cpu", WORKER, {**SIMULATED, "STREAMFLEET_SIMULATED_SPEED": "1.1"})
-        load = self._stage.load("rollout")
+        faster = {"worker": {"settings": {"STREAMFLEET_SIMULATED_SPEED": "1.1"}}}
+        changed = charted(examples()["dev-cpu"], values=merged(SIMULATED, faster))
+        load = self._stage.load("rolling-update")
         time.sleep(LOAD_S)
         ends = self._stage.workers.rollout(changed)
         results = load.results()
@@ -78,10 +79,24 @@ class Rolling:
         check(again, "no request was tried again: the worker that was killed held none")
         return f"{len(results)} requests, one result each; {len(again)} were taken from the one that was killed"
 
+    def none_and_back(self) -> str:
+        """All workers go under load, and two others come: what waits meanwhile is theirs, each has one result."""
+        load = self._stage.load("scale-to-0-and-back")
+        time.sleep(LOAD_S)
+        ends = self._stage.workers.terminate()
+        check(all(end.status == 0 for end in ends), f"workers ended with {[end.status for end in ends]}")
+        time.sleep(LOAD_S)
+        seconds = self._stage.workers.scale(2)
+        results = load.results()
+        self._stage.audited()
+        by = {each["worker"] for each in results}
+        check(len(by) == 4, f"not both old and both new ones answered: {by}")
+        return f"{len(results)} requests, one result each; two were ready again after {max(seconds):.1f} s"
+
     def redis_restarted(self) -> str:
         """Redis's pod goes and comes back with its volume, under load: nothing is lost, earlier results are there."""
         assert self._stage.redis is not None
-        load = self._stage.load("redis")
+        load = self._stage.load("redis-restarted")
         time.sleep(LOAD_S)
         ended = self._stage.redis.terminate()
         check(ended.status == 0, f"Redis ended with {ended.status}")
@@ -89,7 +104,7 @@ class Rolling:
         time.sleep(LOAD_S)
         results = load.results()
         self._stage.audited()
-        self._stage.fleet("result", "rollout-0")
+        self._stage.fleet("result", "rolling-update-0")
         return f"ready again after {ready_s:.1f} s; {len(results)} requests, one result each, and those of before"
 
 

@@ -1,18 +1,18 @@
-"""The stage of a run: rendered overlays, Secrets, Redis, and what a producer's container and this machine ask."""
+"""The stage of a run: the chart's manifests, Secrets, Redis, and what a producer's container and this machine ask."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.integration.k8s_manifests import K8S, Manifest, name_of, of_kind, only, render
+from tests.integration.k8s_chart import charted, examples
+from tests.integration.k8s_manifests import Manifest, name_of, of_kind, only
 from tests.pods.deployment import Deployment
 from tests.pods.pod import Node, Pod, PodFailed, tail, until
 from tests.pods.podman import PREFIX, Podman
@@ -20,7 +20,9 @@ from tests.pods.podman import PREFIX, Podman
 PASSWORD = "not-a-secret"
 REDIS, WORKER, EXPORTER, GATEWAY = (f"streamfleet-{part}" for part in ("redis", "worker", "exporter", "gateway"))
 URL = f"redis://:{PASSWORD}@{REDIS}:6379/0"
-SIMULATED = {"STREAMFLEET_ENGINE": "simulated", "STREAMFLEET_MODEL": "simulated"}
+ENGINE = {"STREAMFLEET_ENGINE": "simulated"}
+SIMULATED = {"worker": {"image": "streamfleet/worker", "model": "simulated", "settings": ENGINE}}
+"""Values of workers with the simulated engine, in the small image."""
 MODEL_INSIDE = "/models/SmolLM2-135M-Instruct"
 MEMORY_SHARE = 0.9
 RESTRICTED = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges")
@@ -30,6 +32,17 @@ PRODUCER = Path(__file__).parent / "producer.py"
 
 class WrongOutcome(Exception):
     """A step saw something else than it should; the message says what."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """What became of requests while something happened to a fleet."""
+
+    fleet: str
+    name: str
+    asked: int
+    answered: int
+    again: int
 
 
 class Stage:
@@ -42,15 +55,16 @@ class Stage:
 
     Attributes:
         redis_image: the same.
+        acts: what became of requests so far.
     """
 
     def __init__(self, podman: Podman, client: str, redis: str) -> None:
         self.podman, self._client, self.redis_image = podman, client, redis
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-"))
         self.node = Node(podman, self.folder / "pods", {"redis:8.2-bookworm": redis})
-        self._k8s = Path(shutil.copytree(K8S, self.folder / "k8s"))
-        self.dev_cpu = self.rendered("dev-cpu", WORKER, SIMULATED)
-        self.gateway = self.rendered("gateway", GATEWAY, {"STREAMFLEET_GATEWAY_MODELS": "small=default=simulated"})
+        self.dev_cpu = charted(examples()["dev-cpu"], values=SIMULATED)
+        self.gateway = charted(examples()["gateway"], values=SIMULATED)
+        self.acts: list[Act] = []
         self.redis: Pod | None = None
         self.exporter = Deployment(self.node, self.dev_cpu, EXPORTER)
         self.workers = Deployment(self.node, self.dev_cpu, WORKER)
@@ -71,21 +85,6 @@ class Stage:
             self.node.clean()
         finally:
             self.podman.remove_all()
-
-    def rendered(self, overlay: str, name: str, settings: Mapping[str, str], more: str = "") -> list[Manifest]:
-        """An overlay as kubectl renders it, with other settings in one of its ConfigMaps.
-
-        Args:
-            overlay: its name.
-            name: the ConfigMap.
-            settings: merged into it.
-            more: further lines of the kustomization.
-        """
-        folder = Path(tempfile.mkdtemp(dir=self._k8s / "overlays"))
-        lines = [f"resources: [../{overlay}]", "configMapGenerator:", f"  - name: {name}", "    behavior: merge"]
-        lines += ["    literals:", *(f"      - {key}={value}" for key, value in settings.items()), more]
-        (folder / "kustomization.yaml").write_text("\n".join(lines), encoding="utf-8")
-        return render(folder)
 
     def start_redis(self, *, another_volume: bool = False) -> float:
         """Start the pod of the StatefulSet, with the volume that it had. Returns the seconds until it was ready."""
@@ -111,10 +110,11 @@ class Stage:
             "run", *self._options(), *RESTRICTED, *options, f"--entrypoint={program}", self._client, *words
         )
 
-    def load(self, prefix: str, max_tokens: int = 100) -> Load:
+    def load(self, act: str, max_tokens: int = 100) -> Load:
         """Begin to enqueue, from a producer's container."""
         options = [*self._options(), "--interactive", f"--volume={PRODUCER}:/producer.py:ro", "--entrypoint=python3"]
-        return Load(self.podman.started("run", *options, self._client, "/producer.py", prefix, str(max_tokens)))
+        process = self.podman.started("run", *options, self._client, "/producer.py", act, str(max_tokens))
+        return Load(process, "chart", act, self.acts)
 
     def first_lines(self) -> str:
         """The first line that `kubectl logs` shows of each of our pods is an event, as JSON."""
@@ -181,10 +181,13 @@ class Load:
 
     Args:
         process: the producer.
+        fleet: what it asks.
+        act: what happens meanwhile.
+        acts: gets one more.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[str], fleet: str, act: str, acts: list[Act]) -> None:
+        self._process, self._fleet, self._act, self._acts = process, fleet, act, acts
 
     def results(self, timeout_s: float = 120.0) -> list[dict[str, Any]]:
         """End the load. Returns the one result of each request. Raises WrongOutcome when one has none, or failed."""
@@ -195,6 +198,8 @@ class Load:
         found: list[dict[str, Any]]
         asked, found = json.loads(said.splitlines()[-1])  # before it, what the client logs
         ids = {each["id"] for each in found}
+        again = sum(each["attempt"] > 1 for each in found)
+        self._acts.append(Act(self._fleet, self._act, asked, len(ids), again))
         if not (len(found) == len(ids) == asked):
             raise WrongOutcome(f"{asked} requests, {len(found)} results of {len(ids)} of them")
         if other := [each for each in found if each["status"] != "succeeded"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from tests.integration.k8s_chart import charted, examples
 from tests.pods.callers import Callers
 from tests.pods.podman import PodmanFailed
 from tests.pods.stage import EXPORTER, GATEWAY, REDIS, URL, WORKER, Stage, check, said
@@ -55,8 +56,8 @@ class Trouble:
 
     def missing_model(self) -> str:
         """The worker ends with 3, and names the path."""
-        settings = {"STREAMFLEET_MODEL": MISSING}
-        pod = self._stage.failing(self._stage.rendered("dev-cpu", WORKER, settings), WORKER, 2)
+        manifests = charted(examples()["dev-cpu"], values={"worker": {"model": MISSING}})
+        pod = self._stage.failing(manifests, WORKER, 2)
         status = pod.wait_ended(120)
         line = said(pod, "engine_did_not_start")
         pod.remove()
