@@ -1,4 +1,5 @@
-"""A producer: enqueues five requests a second until its input ends, and prints how many, and the result of each.
+"""A producer: enqueues five requests a second until its input ends. Prints a line at the first one, then how
+many, and the result of each.
 
 Runs in a container of the client's image, which has `streamfleet` and nothing of the tests.
 
@@ -24,6 +25,8 @@ def main(prefix: str, max_tokens: int) -> None:
     """Enqueue, wait for all results, print them."""
     handles: list[SyncHandle] = []
     with SyncClient(os.environ["REDIS_URL"]) as fleet:
+        handles.append(enqueued(fleet, f"{prefix}-0", max_tokens))
+        print("begun", flush=True)
         while not select.select([sys.stdin], [], [], EVERY_S)[0]:
             handles.append(enqueued(fleet, f"{prefix}-{len(handles)}", max_tokens))
         found = [

@@ -188,6 +188,8 @@ class Load:
 
     def __init__(self, process: subprocess.Popen[str], fleet: str, act: str, acts: list[Act]) -> None:
         self._process, self._fleet, self._act, self._acts = process, fleet, act, acts
+        assert process.stdout is not None
+        process.stdout.readline()  # a container takes its time to start
 
     def results(self, timeout_s: float = 120.0) -> list[dict[str, Any]]:
         """End the load. Returns the one result of each request. Raises WrongOutcome when one has none, or failed."""

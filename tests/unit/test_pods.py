@@ -67,7 +67,7 @@ def test_a_password_is_put_into_arguments() -> None:
 
 def test_a_lost_request_is_told_and_fails_the_step(capsys: pytest.CaptureFixture[str]) -> None:
     result = {"id": "kill-0", "status": "succeeded", "attempt": 2, "worker": "a"}
-    command = [sys.executable, "-c", "import sys; print(sys.argv[1])", json.dumps([2, [result]])]
+    command = [sys.executable, "-c", "import sys; print('begun', sys.argv[1], sep='\\n')", json.dumps([2, [result]])]
     pipe, acts = subprocess.PIPE, list[Act]()
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     with pytest.raises(WrongOutcome, match="2 requests, 1 results"), told(acts):
