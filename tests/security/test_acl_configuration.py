@@ -46,7 +46,7 @@ async def test_a_worker_that_may_not_read_it_does_not_start(guarded: Guarded, tm
         (line,) = [line for line in worker.printed().splitlines() if "lacks a permission" in line]
     finally:
         worker.destroy()
-    assert "`streamfleet acl` prints the rules" in line
+    assert "`streamfleet acl --queue NAME` prints the rules" in line
 
 
 async def test_a_client_that_may_not_read_it_says_so(guarded: Guarded) -> None:

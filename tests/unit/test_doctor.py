@@ -129,7 +129,7 @@ def test_access() -> None:
         True,
     )
     none = access_check("me", {role: [("ping",)] for role in Role}, open_door=False)
-    assert (none.level, "streamfleet acl --role" in none.change) == (Level.WARN, True)
+    assert (none.level, "streamfleet acl --queue NAME --role" in none.change) == (Level.WARN, True)
 
 
 def worker(state: str = "ready", silent_s: float = 1.0, running: int = 0) -> WorkerView:

@@ -36,7 +36,7 @@ _CODES = {
     redis.exceptions.ReadOnlyError: "READONLY",
 }
 # The server's own code, and the differing texts of Redis 6.2, 7 and 8 for a command inside a script.
-_RULES = "`streamfleet acl` prints the rules for each role"
+_RULES = "`streamfleet acl --queue NAME` prints the rules of a queue for each role"
 _FORBIDDEN = ("NOPERM", "ACL failure in script", "The user executing the script can't")
 
 

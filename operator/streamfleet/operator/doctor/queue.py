@@ -163,4 +163,4 @@ def _more(found: Sequence[object], named: int = NAMED) -> str:
 
 def not_looked_at(name: str, why: str) -> Check:
     """Finding for data that Redis refuses to show."""
-    return unknown(name, why, "a user with the operator's rules: `streamfleet acl --role operator`")
+    return unknown(name, why, "a user with the operator's rules: `streamfleet acl --queue NAME --role operator`")
