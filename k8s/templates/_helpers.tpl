@@ -118,11 +118,52 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- $found := dict -}}
 {{- range $name, $own := $pools -}}
 {{- $pool := mergeOverwrite (deepCopy $.Values.worker) ($own | default dict) -}}
+{{- include "streamfleet.refuse" (dict "pool" $pool "own" ($own | default dict) "values" $.Values "at" ($.Values.pools | empty | ternary "worker" (print "pools." $name))) -}}
 {{- $_ := set $pool "queue" ($pool.queue | default $name) -}}
 {{- $_ := set $pool "suffix" (eq $name "default" | ternary "" (printf "-%s" $name)) -}}
 {{- $_ := set $found $name $pool -}}
 {{- end -}}
 {{- toYaml $found -}}
+{{- end -}}
+
+{{/* Fails on values of a pool that fit to no others. */}}
+{{- define "streamfleet.refuse" -}}
+{{- $scaling := .pool.autoscaling -}}
+{{- if $scaling.by -}}
+{{- if gt (int $scaling.min) (int $scaling.max) -}}
+{{- fail (printf "%s.autoscaling.min: %d is more than max, which is %d" .at (int $scaling.min) (int $scaling.max)) -}}
+{{- end -}}
+{{- if or (hasKey .own "replicas") (and (empty .values.pools) (ne (int .pool.replicas) 1)) -}}
+{{- fail (printf "%s.replicas: autoscaling has the number: write autoscaling.min and max, or autoscaling: {by: \"\"}" .at) -}}
+{{- end -}}
+{{- if and (eq $scaling.by "redis-streams") (eq .values.redis.kind "outside") .values.redis.ca (not .values.keda.tls) -}}
+{{- fail "keda.tls: redis.ca says that Redis has TLS: write true" -}}
+{{- end -}}
+{{- end -}}
+{{- $gpus := int .pool.gpu.count -}}
+{{- with include "streamfleet.parallel" .pool.engineArgs -}}
+{{- if and $gpus (ne (int .) $gpus) (not $.pool.server.url) -}}
+{{- fail (printf "%s.engineArgs: its parallel sizes need %s GPUs, and gpu.count is %d" $.at . $gpus) -}}
+{{- end -}}
+{{- end -}}
+{{- include "streamfleet.unset" (dict "at" .at "settings" .pool.settings "values" (dict "MODEL" "model" "QUEUE" "queue" "ENGINE_ARGS" "engineArgs" "DRAIN_MS" "drainSeconds")) -}}
+{{- end -}}
+
+{{/* How many GPUs the arguments of vLLM ask for; empty if they leave it open. */}}
+{{- define "streamfleet.parallel" -}}
+{{- $found := regexFindAll "(--(tensor|pipeline|data|prefill-context)-parallel-size|-(tp|pp|dp|pcp))[ =]+[0-9]+" . -1 -}}
+{{- $gpus := 1 -}}
+{{- range $found }}{{ $gpus = mul $gpus (regexFind "[0-9]+$" . | int) }}{{ end -}}
+{{- if $found }}{{ $gpus }}{{ end -}}
+{{- end -}}
+
+{{/* Fails on settings that have a value of the chart. */}}
+{{- define "streamfleet.unset" -}}
+{{- range $name, $value := .values -}}
+{{- if hasKey $.settings (print "STREAMFLEET_" $name) -}}
+{{- fail (printf "%s.settings.STREAMFLEET_%s: write %s.%s in its place" $.at $name $.at $value) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The environment of a pool's workers, its exporter and its server. */}}
@@ -133,7 +174,7 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- $_ := set $settings "STREAMFLEET_MODEL" $pool.model -}}
 {{- $_ := set $settings "STREAMFLEET_DRAIN_MS" (mul $pool.drainSeconds 1000 | toString) -}}
 {{- $arguments := $pool.engineArgs -}}
-{{- if and (gt (int $pool.gpu.count) 1) (not (contains "-parallel-size" $arguments)) -}}
+{{- if and (gt (int $pool.gpu.count) 1) (not (include "streamfleet.parallel" $arguments)) -}}
 {{- $arguments = printf "%s --tensor-parallel-size %d" $arguments (int $pool.gpu.count) | trim -}}
 {{- end -}}
 {{- with $arguments }}{{ $_ := set $settings "STREAMFLEET_ENGINE_ARGS" . }}{{ end -}}

@@ -226,7 +226,29 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"worker": {"settings": {"STREAMFLEET_LEASE_MS": 20000}}}, "worker/settings/STREAMFLEET_LEASE_MS"),
     ({"worker": {"settings": {"LEASE_MS": "20000"}}}, "LEASE_MS"),
     # It stands where the grace period follows from it.
-    ({"worker": {"settings": {"STREAMFLEET_DRAIN_MS": "1"}}}, "STREAMFLEET_DRAIN_MS"),
+    ({"worker": {"settings": {"STREAMFLEET_DRAIN_MS": "1"}}}, "write worker.drainSeconds"),
+    (
+        {"pools": {"a": {"settings": {"STREAMFLEET_QUEUE": "b"}}}},
+        "pools.a.settings.STREAMFLEET_QUEUE: write pools.a.queue",
+    ),
+    ({"gateway": {"enabled": True, "settings": {"STREAMFLEET_QUEUE": "b"}}}, "gateway.settings.STREAMFLEET_QUEUE"),
+    ({"images": {"registry": "https://registry.example"}}, "images/registry"),
+    (
+        {"worker": {"autoscaling": {"by": "prometheus", "min": 5, "max": 3}}},
+        "worker.autoscaling.min: 5 is more than max",
+    ),
+    ({"worker": {"replicas": 2, "autoscaling": {"by": "prometheus"}}}, "worker.replicas"),
+    ({"pools": {"a": {"replicas": 1, "autoscaling": {"by": "prometheus"}}}}, "pools.a.replicas"),
+    (
+        {"worker": {"engineArgs": "--tensor-parallel-size 2", "gpu": {"count": 4}}},
+        "worker.engineArgs: its parallel sizes",
+    ),
+    ({"pools": {"a": {"engineArgs": "-tp=2 --pipeline-parallel-size=2"}}}, "need 4 GPUs, and gpu.count is 1"),
+    (
+        {"worker": {"modelCache": {"size": "1Gi"}, "volumes": [{"name": "models", "emptyDir": {}}]}},
+        "a volume models, too",
+    ),
+    (merged(FLEETS[3], {"keda": {"tls": False}}), "keda.tls: redis.ca says"),
     ({"worker": {"resources": {"limits": {"memory": "6 GB"}}}}, "worker/resources/limits/memory"),
     ({"worker": {"resources": {"limit": {}}}}, "limit"),
     ({"worker": {"modelCache": {"accessModes": ["ReadWriteOncePod"]}}}, "worker/modelCache/accessModes/0"),
@@ -238,6 +260,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"pools": {"Small": {}}}, "Small"),
     ({"pools": {"default": {}, "small": {}}}, "pools"),
     ({"gateway": {"autoscaling": {"min": 1}}}, "gateway/autoscaling/min"),
+    (
+        {"gateway": {"enabled": True, "autoscaling": {"enabled": True, "min": 4, "max": 3}}},
+        "gateway.autoscaling.min: 4",
+    ),
     ({"gateway": {"ingress": {"host": "https://llm.example.com"}}}, "gateway/ingress/host"),
     ({"gateway": {"enabled": True, "models": {"qwen": "small"}}}, "gateway.models.qwen"),
     ({"redis": {"kind": "outside"}, "worker": {"autoscaling": {"by": "redis-streams"}}}, "keda.addresses"),
@@ -344,6 +370,28 @@ def test_keda_reads_every_lane_of_a_redis_of_the_chart(kind: str) -> None:
         assert allowed(manifests, End(operator, "scalers"), End(labels_of(target)), port)
         for other in (End({"app": "other"}, "scalers"), End(operator, "keda")):
             assert not allowed(manifests, other, End(labels_of(target)), port)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "expected"),
+    [
+        ("", 4, "--tensor-parallel-size 4"),
+        ("--decode-context-parallel-size 2", 4, "--decode-context-parallel-size 2 --tensor-parallel-size 4"),
+        ("-pp 2 --tensor-parallel-size=2", 4, "-pp 2 --tensor-parallel-size=2"),
+        ("--data-parallel-size 4", 4, "--data-parallel-size 4"),
+        # On CPU, each part is a process.
+        ("--tensor-parallel-size 2", 0, "--tensor-parallel-size 2"),
+    ],
+)
+def test_model_is_spread_over_the_gpus_of_its_worker(arguments: str, gpus: int, expected: str) -> None:
+    manifests = charted(values={"worker": {"engineArgs": arguments, "gpu": {"count": gpus}}})
+    given = environment_of(pod_of(pools(manifests)[0])["containers"][0], manifests)
+    assert given["STREAMFLEET_ENGINE_ARGS"] == expected
+
+
+def test_gateway_without_models_takes_the_names_of_pools() -> None:
+    values = {"pools": {"a": {}, "b": {}}, "gateway": {"enabled": True}}
+    assert templated(merged(values, {"gateway": {"models": None}})) == templated(values)
 
 
 def test_first_request_asks_each_pool_as_a_producer_may() -> None:
