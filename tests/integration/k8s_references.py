@@ -49,6 +49,7 @@ def unmounted(manifests: list[Manifest]) -> Iterator[str]:
         # They pass over what the workers' ConfigMap says of engines.
         over = ENGINE if labels_of(each)["app.kubernetes.io/component"] in ("exporter", "gateway") else set()
         for container in pod_of(each)["containers"]:
+            over = over | {"STREAMFLEET_GATEWAY_MODELS"}  # names, by which workers know their models
             # A variable of its own replaces one of a ConfigMap, also where its value is a Secret's.
             own = {entry["name"]: entry.get("value", "") for entry in container.get("env", [])}
             given = environment_of(container, manifests) | own
@@ -78,7 +79,8 @@ def _names_used(pod: Manifest) -> Iterator[tuple[str, str]]:
     for volume in pod.get("volumes", []):
         if "configMap" in volume:
             yield "ConfigMap", volume["configMap"]["name"]
-        if "persistentVolumeClaim" in volume:
+        # One that is only read is there already, from what filled it.
+        if "persistentVolumeClaim" in volume and not volume["persistentVolumeClaim"].get("readOnly"):
             yield "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]
     for container in pod["containers"]:
         for source in container.get("envFrom", []):

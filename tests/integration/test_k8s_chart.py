@@ -312,11 +312,17 @@ def test_server_has_the_gpus_and_the_time_of_its_pool() -> None:
 
 def test_several_pools_have_a_gateway_that_knows_their_models() -> None:
     shared = {"settings": {"STREAMFLEET_RESULT_TTL_MS": "60000"}}
-    served = {"small": {"model": "a/8b"}, "large": {"model": "a/70b", "queue": "big"}}
+    served: dict[str, Any] = {"small": {"model": "a/8b"}, "large": {"model": "a/70b", "queue": "big"}}
     manifests = charted(values={"worker": shared, "pools": served, "gateway": {"enabled": True}})
     assert broken_rules(manifests) == []
     given = environment_of(pod_of(gateways(manifests)[0])["containers"][0], manifests)
     assert given["STREAMFLEET_GATEWAY_MODELS"] == "large=big=a/70b,small=small=a/8b"
+    # Callers' names become those that the workers serve.
+    for arguments in ("--served-model-name tiny more --seed 1", "--seed 1 --served-model-name='tiny'"):
+        served["small"]["engineArgs"] = arguments
+        renamed = charted(values={"worker": shared, "pools": served, "gateway": {"enabled": True}})
+        routes = environment_of(pod_of(gateways(renamed)[0])["containers"][0], renamed)["STREAMFLEET_GATEWAY_MODELS"]
+        assert routes == "large=big=a/70b,small=small=tiny"
     # What holds for every queue reaches the gateway, too.
     assert given["STREAMFLEET_RESULT_TTL_MS"] == "60000"
 
@@ -425,6 +431,24 @@ def test_fleet_beside_an_outside_redis_reaches_that_and_trusts_its_authority() -
     assert urls == {"streamfleet-worker-redis"}
 
 
+def test_workers_beside_an_outside_redis_reach_their_server_and_what_is_named() -> None:
+    port, mirror, hub = {"protocol": "TCP", "port": 8080}, End(address="10.9.0.5"), End(address="203.0.113.7")
+    more = [{"to": [{"ipBlock": {"cidr": "10.9.0.0/24"}}], "ports": [port]}]
+    weights = {"name": "weights", "persistentVolumeClaim": {"claimName": "weights", "readOnly": True}}
+    folder = {"model": "/models/a", "volumes": [weights], "volumeMounts": [{"name": "weights", "mountPath": "/models"}]}
+    served = {"hub": {"server": {"start": True}}, "folder": folder}
+    values = {"redis": {"kind": "outside"}, "pools": served, "network": {"workerEgress": more}}
+    manifests = charted(values=values)
+    assert broken_rules(manifests) == []
+    (server,) = (each for each in workloads(manifests) if name_of(each) == "streamfleet-vllm-hub")
+    workers = {labels_of(each)["streamfleet.io/pool"]: End(labels_of(each)) for each in pools(manifests)}
+    assert allowed(manifests, workers["hub"], End(labels_of(server)), 8000)
+    assert [allowed(manifests, workers[name], hub, 443) for name in served] == [True, False]
+    for name in served:
+        assert allowed(manifests, workers[name], mirror, 8080)
+        assert not allowed(manifests, workers[name], mirror, 443)
+
+
 @pytest.mark.parametrize(
     ("values", "rolled"),
     [
@@ -469,6 +493,29 @@ def test_route_takes_the_paths_of_the_ingress() -> None:
     assert route["timeouts"]["request"] == "0s"
 
 
+WAITS = {"NoWorker": "5m", "NoReadyWorker": "10m"}
+
+
+def waits_of(rules: dict[str, Any]) -> dict[str, str]:
+    """How long the alerts on workers wait."""
+    found = {rule.get("alert", ""): rule.get("for", "") for group in rules["groups"] for rule in group["rules"]}
+    return {name: found[f"Streamfleet{name}"] for name in WAITS}
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"),
+    [
+        ({"startMinutes": 8}, WAITS),
+        ({"startMinutes": 60}, {**WAITS, "NoReadyWorker": "30m"}),
+        ({"startMinutes": 60, "autoscaling": {"by": "prometheus", "min": 1}}, {**WAITS, "NoReadyWorker": "30m"}),
+        ({"startMinutes": 40, "autoscaling": {"by": "prometheus"}}, {"NoWorker": "20m", "NoReadyWorker": "20m"}),
+    ],
+)
+def test_alerts_on_workers_wait_for_a_start(worker: dict[str, Any], expected: dict[str, str]) -> None:
+    manifests = charted(values={"worker": worker, "monitoring": {"rules": True}})
+    assert waits_of(only(manifests, "PrometheusRule", "streamfleet")["spec"]) == expected
+
+
 def test_rules_and_dashboards_are_those_of_monitoring(repository: Path) -> None:
     manifests = chart_of("keda-streams")
     made = copy.deepcopy(only(manifests, "PrometheusRule", "streamfleet")["spec"])
@@ -478,8 +525,12 @@ def test_rules_and_dashboards_are_those_of_monitoring(repository: Path) -> None:
         for each in (made, kept)
     ]
     assert links[0] == [f"{VALUES['monitoring']['runbooks']}/{link}" for link in links[1]]
+    # The pool `small` may have no worker, with 30 minutes for a start; `large` has 60.
+    assert [waits_of(each) for each in (made, kept)] == [{"NoWorker": "15m", "NoReadyWorker": "30m"}, WAITS]
     for group in (*made["groups"], *kept["groups"]):
         for rule in group["rules"]:
+            if rule.get("alert", "").removeprefix("Streamfleet") in WAITS:
+                rule.pop("for")
             rule["annotations"].pop("runbook_url", None)  # several rules share their annotations
     assert made == kept
     boards = only(manifests, "ConfigMap", "streamfleet-dashboards")["data"]
@@ -492,6 +543,8 @@ def test_notes_name_what_there_is(name: str) -> None:
     files = [] if name == "base" else ["--values", str(examples()[name])]
     command = [find_helm(NEWEST), "install", RELEASE, str(K8S), "--namespace", NAMESPACE, "--dry-run=client", *files]
     notes = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("\nNOTES:\n")[2]
+    # As long as the slowest pool may take.
+    assert f"--logs --timeout {60 if name == 'gpu-multi-pool' else 30}m" in notes
     known = names_of(chart_of(name))
     named = re.findall(r"\b(?:deployment|service)/[\w-]+", notes)
     assert named
