@@ -1,10 +1,14 @@
-"""`make k8s-check`: a line for the base, each overlay and each example of the chart, and what is wrong with them."""
+"""`make k8s-check`: a line for the base, each overlay and each example of the chart, and what is wrong with them.
+
+Then a day under each of the chart's triggers.
+"""
 
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.integration.k8s_chart import examples, faults
+from tests.integration.k8s_day import outcomes, table
 from tests.integration.k8s_manifests import K8S, kustomizations, render
 from tests.integration.k8s_programs import HELM, RendererMissingError
 from tests.integration.k8s_rules import RULES, broken_rules
@@ -41,6 +45,8 @@ def _told(what: str, wrong: list[str]) -> bool:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        status = main()
+        print(table(outcomes()))
+        sys.exit(status)
     except RendererMissingError as error:
         sys.exit(str(error))

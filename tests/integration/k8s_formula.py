@@ -5,6 +5,7 @@ The queries of k8s/components/autoscaling-* say the same in Prometheus's words.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 BUSY_SHARE = 0.8
@@ -61,6 +62,16 @@ def pressure(view: View) -> float:
     return 0.0 if view.pressure_s is None else view.ready * (1 + (view.pressure_s + LEAD_S) / CATCH_UP_S)
 
 
+PARTS: Mapping[str, Callable[[View], float]] = {
+    "kept": kept,
+    "backlog": backlog,
+    # Below 0, where there is time to spare, it asks for nobody.
+    "pressure": lambda view: max(0.0, pressure(view)),
+    "outstanding": lambda view: float(view.outstanding > 0),
+}
+"""Each number by its trigger's name."""
+
+
 def wanted(view: View) -> float:
     """Workers wanted, before the number is rounded up."""
-    return max(kept(view), backlog(view), pressure(view), float(view.outstanding > 0))
+    return max(part(view) for part in PARTS.values())

@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,20 +9,12 @@ import pytest
 from streamfleet.common.protocol import LANES
 from streamfleet.operator.exporter.families import FAMILIES
 from tests.integration import k8s_formula
-from tests.integration.k8s_formula import View
+from tests.integration.k8s_formula import PARTS, View
 from tests.integration.k8s_manifests import ROOT, only, with_component
 from tests.integration.k8s_promtool import Case, complaints
 from tests.integration.k8s_scaling import COMPONENTS, behavior_of, queries
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
-
-PARTS: dict[str, Callable[[View], float]] = {
-    "kept": k8s_formula.kept,
-    "backlog": k8s_formula.backlog,
-    # Below 0, where there is time to spare, it asks for nobody; `wanted` says the same, by its largest.
-    "pressure": lambda view: max(0.0, k8s_formula.pressure(view)),
-    "outstanding": lambda view: float(view.outstanding > 0),
-}
 
 
 def series(view: View, queue: str = "default", pod: str = "a") -> dict[str, float]:
@@ -93,11 +84,6 @@ def test_queries_say_what_the_formula_says(tmp_path: Path) -> None:
 )
 def test_workers_wanted_by_work_and_deadlines(view: View, wanted: float) -> None:
     assert k8s_formula.wanted(view) == pytest.approx(wanted)
-
-
-def test_parts_together_are_the_formula() -> None:
-    for view in views():
-        assert max(part(view) for part in PARTS.values()) == k8s_formula.wanted(view)
 
 
 @pytest.mark.parametrize(
