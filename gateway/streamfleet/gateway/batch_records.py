@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.protocol import LANES, MESSAGES, Lane
 
 FILE, BATCH, JOB = "file-", "batch_", "job_"
 _ID = re.compile(r"(file-|batch_|job_)[0-9a-f]{32}")
@@ -173,7 +173,7 @@ class BatchRecord:
         callback_url: URL that is called at its end; empty for none.
         total, completed, failed: number of lines: all (0 until they are counted), those in the output file, those in
         the error file.
-        late: lines that failed because the deadline had passed.
+        late, cancelled: lines that failed because the deadline had passed, or the batch was cancelled.
         prompt_tokens, completion_tokens: tokens of the lines that succeeded.
         cached_tokens: those of the prompts that came from a prefix cache.
         mark: lines up to this one may have been enqueued.
@@ -204,6 +204,7 @@ class BatchRecord:
     completed: int = 0
     failed: int = 0
     late: int = 0
+    cancelled: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -218,6 +219,11 @@ class BatchRecord:
     stumbles: int = 0
     named: str = ""
     output_kept_ms: int = 0
+
+    @property
+    def written_here(self) -> bool:
+        """True if the gateway wrote its input: each line gets a result, and the input is erased at the end."""
+        return self.id.startswith(JOB) or self.endpoint == MESSAGES
 
     def fields(self) -> dict[str, str]:
         """The fields that its hash has from the start."""
@@ -300,6 +306,7 @@ _COUNTS = (
     "completed",
     "failed",
     "late",
+    "cancelled",
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",

@@ -108,6 +108,7 @@ _RESULT = object_with(
 _BATCH_STATUS = enum_of(
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 )
+_MOMENT: Schema = {"type": "string", "format": "date-time"}
 _KEPT_S: Schema = {"type": "integer", "minimum": 3_600, "maximum": 2_592_000}
 _KEPT = nullable(object_with(anchor=enum_of("created_at"), seconds=_KEPT_S))
 _MOMENTS = (
@@ -167,6 +168,30 @@ SCHEMAS: dict[str, Schema] = {
         max_tokens={"type": "integer", "minimum": 1, "description": "cut to what the model's context leaves"},
         **{name: _REQUEST[name] for name in ("model", "stream", "temperature")},
     ),
+    "MessageBatchRequest": object_with(
+        requests=array_of(
+            object_with(custom_id={"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"}, params=ref("MessageRequest")),
+            minItems=1,
+            maxItems=100_000,
+        )
+    ),
+    "MessageBatch": object_with(
+        id=TEXT,
+        type=enum_of("message_batch"),
+        processing_status=enum_of("in_progress", "canceling", "ended"),
+        request_counts=object_with(processing=COUNT, succeeded=COUNT, errored=COUNT, canceled=COUNT, expired=COUNT),
+        created_at=_MOMENT,
+        expires_at=_MOMENT,
+        results_url=nullable(TEXT),
+        **{name: nullable(_MOMENT) for name in ("ended_at", "cancel_initiated_at", "archived_at")},
+    ),
+    "MessageBatchList": object_with(
+        data=array_of(ref("MessageBatch")),
+        has_more={"type": "boolean"},
+        first_id=nullable(TEXT),
+        last_id=nullable(TEXT),
+    ),
+    "MessageBatchDeleted": object_with(id=TEXT, type=enum_of("message_batch_deleted")),
     "RerankRequest": open_object(
         ["query"],
         query=TEXT,

@@ -21,6 +21,7 @@ ENDPOINTS = (
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
+    "/v1/messages/batches",
     "/v1/score",
     "/v1/rerank",
     "/score",
@@ -40,7 +41,16 @@ ENDPOINTS = (
     "/livez",
     "/readyz",
 )
-WITH_IDS = ("/v1/models", "/v1/streams", "/v1/responses", "/v1/files", "/v1/batches", "/v1/batch", "/ui")
+WITH_IDS = (
+    "/v1/models",
+    "/v1/streams",
+    "/v1/responses",
+    "/v1/messages/batches",
+    "/v1/files",
+    "/v1/batches",
+    "/v1/batch",
+    "/ui",
+)
 """Endpoints below which there are further paths."""
 OTHER = "other"
 STREAM_ENDS = WHOLE, ERROR, LEFT, CUT = "whole", "error", "left", "cut"

@@ -72,10 +72,9 @@ class Ledger:
     def add_answer(self, number: int, custom_id: str, result: Result, ignored: str = "", *, cancelling: bool) -> None:
         """Add a line whose request ended. `ignored` is that of its `BatchLine`."""
         if result.status is Status.EXPIRED:
-            self._count("late", 1)
-            self.add_refusal(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
+            self.add_expired(number, custom_id)
         elif result.status is Status.CANCELLED and cancelling:
-            self.add_refusal(BadLine(number, custom_id, CANCELLED, None, "batch_cancelled"))
+            self.add_cancelled(number, custom_id)
         elif result.ok:
             usage = result.usage or {}
             for name in ("prompt_tokens", "completion_tokens"):
@@ -90,9 +89,14 @@ class Ledger:
         self._finish(error.number, "failed", self._errors, refusal_line(error))
 
     def add_expired(self, number: int, custom_id: str | None) -> None:
-        """Add a line that was not enqueued before the batch's time was over."""
+        """Add a line that was not answered before the batch's time was over."""
         self._count("late", 1)
         self.add_refusal(BadLine(number, custom_id, EXPIRED, None, "batch_expired"))
+
+    def add_cancelled(self, number: int, custom_id: str | None) -> None:
+        """Add a line that was not answered before the batch was cancelled."""
+        self._count("cancelled", 1)
+        self.add_refusal(BadLine(number, custom_id, CANCELLED, None, "batch_cancelled"))
 
     async def save(
         self,

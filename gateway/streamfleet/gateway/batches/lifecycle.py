@@ -18,7 +18,7 @@ from streamfleet.common.errors import ResultTimeout, UnknownRequest
 from streamfleet.common.protocol import Status
 from streamfleet.gateway.batch_records import JOB, BatchRecord, BatchStatus
 from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, InvalidBatch
-from streamfleet.gateway.batches.ledger import CANCELLED, MOST_BYTES, MOST_LINES, BatchLost
+from streamfleet.gateway.batches.ledger import MOST_BYTES, MOST_LINES, BatchLost
 from streamfleet.gateway.batches.lines import Line, LineChecker, error_object
 from streamfleet.gateway.batches.submitter import Submitter, line_request_id
 from streamfleet.gateway.broker.batches import Ending
@@ -104,13 +104,15 @@ async def _validate(claimed: ClaimedBatch, expired: bool) -> None:
                 room -= len(json.dumps(told))
                 errors += [told] if room >= 0 else []
             if claimed.ledger.full:
-                raise _too_many_errors(number, errors)
+                if not claimed.batch.written_here:
+                    raise _too_many_errors(number, errors)
+                await claimed.save()
             await time_slice.yield_if_over()
         if claimed.cancelling:
             return
     if not total:
         raise InvalidBatch("empty_file", "the input has no requests: one JSON object on each line is expected")
-    if refused == total and not claimed.batch.id.startswith(JOB):  # the lines of a job are the gateway's own
+    if refused == total and not claimed.batch.written_here:
         raise InvalidBatch.of_lines(errors)
     fields = {"total": str(total), "models": json.dumps(claimed.models)}
     if errors:
@@ -169,7 +171,7 @@ async def _announce_and_close(claimed: ClaimedBatch, announce: Announce) -> None
     batch = await claimed.dependencies.broker.batch(claimed.batch.id)
     if batch is not None:
         await announce(batch)
-        if batch.id.startswith(JOB):
+        if batch.written_here:
             await _delete_input(claimed, batch)
     await claimed.dependencies.broker.close_batch(claimed.batch.id, claimed.epoch)
 
@@ -217,7 +219,7 @@ async def _end_unfinished_lines(claimed: ClaimedBatch) -> None:
             line = await _line_in_queue(claimed, check, (number, text))
             if line is not None:
                 chunk.append(line)
-            if checker.refused > MOST_LINES:
+            if checker.refused > MOST_LINES and not claimed.batch.written_here:
                 raise _too_many_errors(number, ())
             if len(chunk) >= AT_ONCE:
                 await _end_requests(claimed, chunk)
@@ -276,6 +278,6 @@ async def _cancel(client: Client, each: str) -> None:
 
 def _finish_without_answer(claimed: ClaimedBatch, line: BatchLine) -> None:
     if claimed.cancelling:
-        claimed.ledger.add_refusal(BadLine(line.number, line.custom_id, CANCELLED, None, "batch_cancelled"))
+        claimed.ledger.add_cancelled(line.number, line.custom_id)
     else:
         claimed.ledger.add_expired(line.number, line.custom_id)

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import RESPONSES
+from streamfleet.common.protocol import MESSAGES, RESPONSES
+from streamfleet.gateway.messages.translation import to_engine
 from streamfleet.gateway.request_parameters import check_fields, ignored_text, leave_out_tools
 from streamfleet.producer.batch_lines import BadLine, BatchLine, parse_line
 
@@ -145,6 +146,7 @@ class LineChecker:
             raise BadLine(number, line.custom_id, text_, "url", "mismatched_endpoint")
         try:
             line = _response(line) if self._endpoint == RESPONSES else line
+            line = _message(line) if self._endpoint == MESSAGES else line
             check_fields(self._endpoint, line.body)
         except InvalidRequest as error:
             raise BadLine(number, line.custom_id, error.message, f"body.{error.param}", error.code) from None
@@ -175,6 +177,12 @@ def _response(line: BatchLine) -> BatchLine:
                 "is not supported in a batch: send the item itself", f"input.{at}", "unsupported_parameter"
             )
     body, left_out = leave_out_tools(dict(line.body))
+    return replace(line, body=body, ignored=ignored_text(left_out))
+
+
+def _message(line: BatchLine) -> BatchLine:
+    """Returns a line of a message as an engine takes it. Raises InvalidRequest."""
+    body, left_out = to_engine(line.body)
     return replace(line, body=body, ignored=ignored_text(left_out))
 
 

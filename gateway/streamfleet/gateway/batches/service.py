@@ -22,7 +22,16 @@ from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.authentication import Caller
-from streamfleet.gateway.batch_records import BATCH, FILE, JOB, BatchNames, BatchRecord, BatchStatus, new_id
+from streamfleet.gateway.batch_records import (
+    BATCH,
+    FILE,
+    JOB,
+    BatchNames,
+    BatchRecord,
+    BatchStatus,
+    FileRecord,
+    new_id,
+)
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.batch_parameters import (
     BatchParameters,
@@ -37,7 +46,7 @@ from streamfleet.gateway.batches.monitor import BatchMonitor
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
 from streamfleet.gateway.broker.files import FileBroker
-from streamfleet.gateway.errors import ApiError
+from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
@@ -54,6 +63,10 @@ MOST_LINE_BYTES = 1_048_576
 SWEEP_S = 60.0
 FORGOTTEN = (20, 100, 100, 100, 100, 0)
 """Most ended batches to delete after each try to add one: after the limit was lowered, far too many are kept."""
+INPUT = "job_input"
+"""Purpose of an input that the gateway wrote, which callers do not see."""
+INPUT_KEPT_MS = 3_600_000
+"""Lifetime of such an input without a batch: an open batch keeps its input."""
 LISTED_AT_ONCE = 10
 """A batch may have a hundred errors, which take time to parse."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
@@ -76,6 +89,7 @@ class Batching:
 
     Attributes:
         settings, broker, files, scheduler: its parts.
+        most_body_bytes: largest body of a request in a batch.
 
     Raises:
         SettingsError: STREAMFLEET_GATEWAY_FILES or the Redis URL cannot be used.
@@ -105,8 +119,8 @@ class Batching:
             settings.gateway_file_bytes_per_tenant,
             shared,
         )
-        most_body_bytes = min(MOST_LINE_BYTES, queue_settings.max_body_bytes)
-        dependencies = Dependencies(self.files, self.broker, queues, models, settings, most_body_bytes, budget)
+        self.most_body_bytes = min(MOST_LINE_BYTES, queue_settings.max_body_bytes)
+        dependencies = Dependencies(self.files, self.broker, queues, models, settings, self.most_body_bytes, budget)
         self.scheduler = Scheduler(dependencies, self._announce_end)
         self._monitor = BatchMonitor(self.broker, self.scheduler)
         self._sweeping: asyncio.Task[None] | None = None
@@ -187,6 +201,29 @@ class Batching:
         self.scheduler.wake()
         return record
 
+    async def accept_written(
+        self,
+        file: FileRecord,
+        parameters: BatchParameters,
+        caller: Caller,
+        lane: Lane,
+        naming: Naming | None,
+        *,
+        job: bool = False,
+        total: int,
+    ) -> BatchRecord:
+        """Create a batch as `accept` does, of an input that the gateway wrote. If no batch needs it, the input goes."""
+        batch = None
+        try:
+            batch = await self.accept(parameters, caller, lane, naming, job=job, total=total)
+        finally:
+            if batch is None or batch.input_file_id != file.id:  # it was refused, or existed before
+                await asyncio.shield(self.files.delete(file))
+        if batch is None:  # the input file was deleted by hand
+            text = "the batch or job was not accepted; try again"
+            raise ApiError(503, text, "not_accepted", SERVER, headers=retry_after(1))
+        return batch
+
     async def _refusal(self, code: AddCode, input_file_id: str) -> Conflict | ApiError:
         match code:
             case AddCode.CONFLICT:
@@ -222,33 +259,44 @@ class Batching:
         most_open = self.settings.gateway_batches_open_per_tenant
         ids = await self.broker.oldest_ended(tenant, most, most_open)
         for batch_id, record in zip(ids, await self.broker.batches(ids), strict=True):
-            results = () if record is None else (record.output_file_id, record.error_file_id)
-            for file in await self.files.broker.files(results):
-                if file is not None and file.tenant == tenant:
-                    await self.files.delete(file)
-            await self.broker.forget(tenant, batch_id, "" if record is None else record.named)
+            if record is None:
+                await self.broker.forget(tenant, batch_id, "")
+            else:
+                await self.forget(record)
         return len(ids)
+
+    async def forget(self, batch: BatchRecord) -> None:
+        """Delete a batch or job that has ended, with its results, and its input if the gateway wrote that."""
+        input_ids = (batch.input_file_id,) if batch.written_here else ()
+        for file in await self.files.broker.files((batch.output_file_id, batch.error_file_id, *input_ids)):
+            if file is not None and file.tenant == batch.tenant:
+                await self.files.delete(file)
+        await self.broker.forget(batch.tenant, batch.id, batch.named)
 
     async def _quota_error(self, file_id: str, most_tokens: int) -> ApiError:
         file = await self.files.broker.file(file_id)
         alone = file is not None and file.bytes > most_tokens * BYTES_PER_TOKEN
         return input_too_large(most_tokens) if alone else over_token_quota(most_tokens)
 
-    async def list_batches(self, tenant: str, after: str, most: int) -> Sequence[BatchRecord]:
-        """Returns a tenant's batches after a given one, newest first. Removes ids of deleted batches from the list."""
+    async def list_batches(
+        self, tenant: str, after: str, most: int, *, newest_first: bool = True, endpoint: str = ""
+    ) -> Sequence[BatchRecord]:
+        """Returns a tenant's batches after a given one, of one endpoint or (empty) of all.
+
+        Removes ids of deleted batches from the list.
+        """
         found: list[BatchRecord] = []
         while len(found) < most:
-            wanted = min(LISTED_AT_ONCE, most - len(found))
-            ids = await self.broker.batch_ids(tenant, after, wanted)
+            ids = await self.broker.batch_ids(tenant, after, LISTED_AT_ONCE, newest_first=newest_first)
             records = await self.broker.batches(ids)
             gone = [each for each, record in zip(ids, records, strict=True) if record is None]
             if gone:
                 await self.broker.forget_batches(tenant, gone)
-            found += [record for record in records if record is not None]
-            if len(ids) < wanted:
+            found += [record for record in records if record is not None and endpoint in ("", record.endpoint)]
+            if len(ids) < LISTED_AT_ONCE:
                 break
             after = ids[-1]
-        return found
+        return found[:most]
 
     async def _announce_end(self, batch: BatchRecord) -> None:
         if not batch.callback_url:

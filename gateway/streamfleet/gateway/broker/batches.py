@@ -189,9 +189,9 @@ class BatchBroker(SharedKeys[BatchNames]):
         replies = await self.connection.pipeline([("HGETALL", self.names.batch(batch_id)) for batch_id in batch_ids])
         return [read_batch(batch_id, mapping(reply)) for batch_id, reply in zip(batch_ids, replies, strict=True)]
 
-    async def batch_ids(self, tenant: str, after: str, most: int) -> list[str]:
-        """Ids of a tenant's batches after one of them (empty: from the newest), newest first."""
-        return await page(self.connection, self.names.batches(tenant), after, most, newest_first=True)
+    async def batch_ids(self, tenant: str, after: str, most: int, *, newest_first: bool = True) -> list[str]:
+        """Ids of a tenant's batches after one of them (empty: from the beginning)."""
+        return await page(self.connection, self.names.batches(tenant), after, most, newest_first=newest_first)
 
     async def forget_batches(self, tenant: str, batch_ids: Sequence[str]) -> None:
         """Remove expired batches from the tenant's list."""

@@ -85,7 +85,7 @@ async def content(request: Request, file_id: str) -> Response:
         # A browser has to save the content, never to show it.
         "content-disposition": f'attachment; filename="{record.id}.jsonl"',
     }
-    return Streamed(_chain(first, blocks), "application/octet-stream", headers)
+    return Streamed(chain(first, blocks), "application/octet-stream", headers)
 
 
 @router.delete("/v1/files/{file_id}", **operation({200: answers("FileDeleted")}, (404, 409)))
@@ -130,7 +130,8 @@ def file_object(record: FileRecord) -> dict[str, Any]:
     }
 
 
-async def _chain(first: bytes, blocks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def chain(first: bytes, blocks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yields the first block, and the others."""
     async with contextlib.aclosing(blocks):
         yield first
         async for block in blocks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from python_multipart.exceptions import FormParserError
@@ -169,6 +169,8 @@ IDLE_S = 30.0
 LEAST_BYTES_S = 16_384
 """Pace at which an upload has to come, in bytes a second."""
 PURPOSES = ("batch",)
+Described = tuple[str, str, int | None]
+"""Name and purpose of a file, and its lifetime (ms; None for the default)."""
 LEAST_KEPT_S, MOST_KEPT_S = 3_600, 2_592_000
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
@@ -187,22 +189,58 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         ApiError: the client is too slow, its key ends, its file too large for its tenant, or its body encoded.
         ClientDisconnect: the client left; nothing is kept.
     """
+    form = Form(request.headers.get("content-type"))
+
+    async def take(data: bytes, upload: Upload) -> None:
+        for piece in form.feed(data):
+            await upload.write(piece)
+
+    def end(upload: Upload) -> Described:
+        if not form.complete:
+            raise InvalidRequest("the form ends in the middle", "body", "invalid_form")
+        if not upload.bytes:
+            raise InvalidRequest("is missing or empty", FILE, "missing_required_parameter")
+        return form.filename or "", *check_fields(form.fields)
+
+    return await receive(request, files, tenant, most_bytes, take, end, FORM_BYTES)
+
+
+async def receive(
+    request: Request,
+    files: Files,
+    tenant: str,
+    most_bytes: int,
+    take: Callable[[bytes, Upload], Awaitable[None]],
+    end: Callable[[Upload], Described],
+    around_bytes: int = 0,
+) -> FileRecord:
+    """Receive a body of which a file is made, and return the file's record.
+
+    Args:
+        request: has the body.
+        files, tenant, most_bytes: as in `receive_file`.
+        take: writes what is of the file in a piece of the body.
+        end: checks that it was all, and describes the file.
+        around_bytes: most bytes of the body that are not of the file.
+
+    Raises:
+        as `receive_file`, and what `take` and `end` raise; nothing is kept.
+    """
     check_encoding(request)
     announced = request.headers.get("content-length", "")
-    least = int(announced) - FORM_BYTES if announced.isdecimal() else 0
+    least = int(announced) - around_bytes if announced.isdecimal() else 0
     if least > most_bytes:
-        text = f"the file is larger than {most_bytes} bytes, which is the limit"
-        raise InvalidRequest(text, FILE, "request_too_large")
+        named, what = (FILE, "the file is") if around_bytes else ("body", "is")
+        raise InvalidRequest(f"{what} larger than {most_bytes} bytes, which is the limit", named, "request_too_large")
     await files.check_quota(tenant, max(least, 1))
-    form = Form(request.headers.get("content-type"))
     upload = await files.begin_upload(tenant)
     adding = False
     try:
-        await _read(request, form, upload, most_bytes + FORM_BYTES)
-        purpose, kept_ms = check_fields(form.fields)
+        await _read(request, take, upload, most_bytes + around_bytes)
+        described = end(upload)
         await upload.close()
         adding = True
-        return await files.add(upload, tenant, form.filename or "", purpose, kept_ms)
+        return await files.add(upload, tenant, *described)
     except BaseException as error:
         if not (adding and isinstance(error, BrokerUnavailable)):  # the file may exist
             # Shielded, because a cancelled handler has to clean up as well.
@@ -210,24 +248,21 @@ async def receive_file(request: Request, files: Files, tenant: str, most_bytes: 
         raise
 
 
-async def _read(request: Request, form: Form, upload: Upload, most_bytes: int) -> None:
+async def _read(
+    request: Request, take: Callable[[bytes, Upload], Awaitable[None]], upload: Upload, most_bytes: int
+) -> None:
     size, client = 0, _Client(request)
     with client.call.until_key_ends(client.end):
         while not client.call.body_read:
-            size += await _take(client, form, upload)
+            size += await _take(client, take, upload)
             if size > most_bytes:
                 raise InvalidRequest(f"is larger than {most_bytes} bytes", "body", "request_too_large")
-    if not form.complete:
-        raise InvalidRequest("the form ends in the middle", "body", "invalid_form")
-    if not upload.bytes:
-        raise InvalidRequest("is missing or empty", FILE, "missing_required_parameter")
 
 
-async def _take(client: _Client, form: Form, upload: Upload) -> int:
+async def _take(client: _Client, take: Callable[[bytes, Upload], Awaitable[None]], upload: Upload) -> int:
     """Write what comes next. Returns its length. A function of its own, so that nothing of it is kept afterwards."""
     data = await client.receive()
-    for piece in form.feed(data):
-        await upload.write(piece)
+    await take(data, upload)
     return len(data)
 
 

@@ -28,7 +28,7 @@ KINDS: Mapping[int, str] = {
     529: "overloaded_error",
 }
 """Types of errors by status; of any other it is that of 400, or `api_error` from 500 on."""
-STATUSES: Mapping[str, int] = {"queue_full": 529}
+STATUSES: Mapping[str, int] = {"queue_full": 529, "batch_ended": 400}
 """Statuses that differ, by the error's code."""
 USUAL_TIERS = ("auto", "standard_only")
 """Values of `service_tier` that name no lane."""

@@ -12,15 +12,11 @@ from streamfleet.common.protocol import Lane
 from streamfleet.gateway.auth_context import AuthContext
 from streamfleet.gateway.batch_records import BatchRecord, BatchStatus
 from streamfleet.gateway.batches.batch_parameters import BatchParameters, read_window
+from streamfleet.gateway.batches.service import INPUT, INPUT_KEPT_MS
 from streamfleet.gateway.broker.batches import Naming
-from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.offload import TimeSlice, offload
 from streamfleet.gateway.simple.prompts import PromptParameters, input_line, totals
 
-INPUT = "job_input"
-"""Purpose of a job's input file, which callers do not see."""
-INPUT_KEPT_MS = 3_600_000
-"""Lifetime of a job's input without a batch: an open batch keeps its input."""
 PENDING, PROCESSING, COMPLETED, FAILED = "pending", "processing", "completed", "failed"
 _STATUSES = {
     BatchStatus.VALIDATING: PENDING,
@@ -60,17 +56,9 @@ async def accept(context: AuthContext, prompts: PromptParameters, lane: Lane, na
     parameters = BatchParameters(
         record.id, prompts.endpoint, prompts.window, window_ms, prompts.metadata, prompts.callback_url
     )
-    job = None
-    try:
-        job = await context.batching.accept(
-            parameters, context.caller, lane, naming, job=True, total=len(prompts.bodies)
-        )
-    finally:
-        if job is None or job.input_file_id != record.id:  # the job was refused, or existed before
-            await asyncio.shield(files.delete(record))
-    if job is None:  # the input file was deleted by hand
-        raise ApiError(503, "the job was not accepted; try again", "not_accepted", SERVER, headers=retry_after(1))
-    return job
+    return await context.batching.accept_written(
+        record, parameters, context.caller, lane, naming, job=True, total=len(prompts.bodies)
+    )
 
 
 def status_of(job: BatchRecord) -> str:

@@ -1,0 +1,356 @@
+"""Message batches with Anthropic's own client, on real parts: what a caller gets, bounds, kills."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+import redis.asyncio
+
+from tests.constants import BATCH_WINDOW
+from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, stage_in
+from tests.integration.uploads import begun, contents, peak_while, send
+from tests.integration.worker_process import WorkerProcess
+from tests.servers import newest
+from tests.support.redis_server import RedisServer, find_servers
+from tests.waiting import eventually
+
+PATH = "/v1/messages/batches"
+MOST_BYTES, MOST_REQUESTS = 32 * 1_048_576, 3_000
+CONSTANTS = {BATCH_WINDOW: 200, "gateway.messages.batches.MOST_ON_PAGE": 3}
+Claude = anthropic.AsyncAnthropic
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("batches")
+    with stage_in(
+        folder,
+        speed=20.0,
+        gateway_files=f"file://{folder}/files",
+        gateway_file_max_bytes=MOST_BYTES,
+        gateway_batch_max_requests=MOST_REQUESTS,
+        constants=CONSTANTS,
+    ) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def claude(stage: Stage) -> AsyncIterator[Claude]:
+    """Anthropic's client, as it is but for the address."""
+    async with Claude(base_url=stage.gateway.url, api_key=stage.key, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:
+        yield client
+
+
+def asked(name: str, tokens: int = 2, **changes: Any) -> Any:
+    """One request."""
+    say = [{"role": "user", "content": f"This is {name}."}]
+    params = {"model": "simulated", "messages": say, "max_tokens": tokens, "ignore_eos": True}
+    return {"custom_id": name, "params": params | changes}
+
+
+async def ended(client: Claude, batch_id: str, within_s: float = 30.0) -> Any:
+    """The batch, once it has ended."""
+
+    async def look() -> Any:
+        batch = await client.messages.batches.retrieve(batch_id)
+        return batch if batch.processing_status == "ended" else None
+
+    return await eventually(look, within_s, f"{batch_id} ends")
+
+
+async def results(client: Claude, batch_id: str) -> dict[str, Any]:
+    """The result of each request."""
+    found = [(each.custom_id, each.result) async for each in await client.messages.batches.results(batch_id)]
+    assert len(found) == len(dict(found)), "each once"
+    return dict(found)
+
+
+def counts(batch: Any) -> dict[str, int]:
+    """Its counts that are not 0."""
+    return {name: count for name, count in batch.request_counts.model_dump().items() if count}
+
+
+async def test_a_batch_from_its_creation_to_its_end(stage: Stage, claude: Claude, rows: Any) -> None:
+    requests = [asked("good"), asked("none", model="nothing"), asked("hot", temperature=9), asked("also-good")]
+    made = await claude.messages.batches.create(requests=requests)
+    assert (made.id[:9], made.type, counts(made)) == ("msgbatch_", "message_batch", {"processing": 4})
+    assert (made.expires_at - made.created_at).total_seconds() == 86_400
+    batch = await ended(claude, made.id)
+    assert counts(batch) == {"succeeded": 2, "errored": 2}
+    assert batch.ended_at >= batch.created_at
+    found = await results(claude, made.id)
+    assert {name: result.type for name, result in found.items()} == {
+        "good": "succeeded",
+        "also-good": "succeeded",
+        "none": "errored",
+        "hot": "errored",
+    }
+    assert found["good"].message.content[0].text == "[simulated] This"
+    assert found["good"].message.usage.output_tokens == 2
+    assert found["none"].error.error.type == "not_found_error"
+    assert "nothing" in found["none"].error.error.message
+    assert (found["hot"].error.error.type, bool(found["hot"].error.request_id)) == ("invalid_request_error", True)
+    with pytest.raises(anthropic.BadRequestError, match="cannot be cancelled"):
+        await claude.messages.batches.cancel(made.id)
+    fields = await rows.hgetall(f"{{gateway}}/batch:{made.id[3:]}")
+    await eventually(lambda: _gone(rows, f"{{gateway}}/file:{fields['input_file_id']}"), 5, "its input is erased")
+    async with stage.client() as http:
+        line = (await http.get(f"{PATH}/{made.id}/results")).text.splitlines()[0]
+    assert set(json.loads(line)) == {"custom_id", "result"}
+
+
+async def _gone(rows: Any, key: str) -> bool:
+    return not await rows.exists(key)
+
+
+async def test_every_request_of_a_batch_may_be_wrong(claude: Claude) -> None:
+    """More than a batch of a file may have: here none may be without its result."""
+    requests = [asked(f"r{number}", model="nothing") for number in range(2_500)]
+    batch = await ended(claude, (await claude.messages.batches.create(requests=requests)).id)
+    assert counts(batch) == {"errored": 2_500}
+    found = await results(claude, batch.id)
+    assert {result.type for result in found.values()} == {"errored"}
+    assert set(found) == {each["custom_id"] for each in requests}
+
+
+async def test_a_cancelled_batch_tells_what_was_not_run(claude: Claude) -> None:
+    requests = [asked(f"r{number}", 2 if number < 20 else 7_000) for number in range(1_000)]
+    made = await claude.messages.batches.create(requests=requests)
+    told = await claude.messages.batches.cancel(made.id)
+    assert (told.processing_status, told.cancel_initiated_at is not None) == ("canceling", True)
+    batch = await ended(claude, made.id)
+    found = await results(claude, made.id)
+    assert len(found) == 1_000
+    canceled = sum(result.type == "canceled" for result in found.values())
+    assert canceled == batch.request_counts.canceled > 0
+    assert batch.request_counts.succeeded == 1_000 - canceled
+
+
+async def test_a_batch_whose_time_is_over_ends(
+    stage: Stage, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    constants = {"gateway.messages.batches.WINDOW": "2s"}
+    folder = next(tmp_path_factory.getbasetemp().glob("batches*"))
+    with gateway_on(stage.url, tmp_path, constants=constants, gateway_files=f"file://{folder}/files") as process:
+        async with Claude(base_url=process.url, api_key=stage.key, max_retries=0) as client:
+            requests = [asked("quick"), *(asked(f"r{number}", 8_000) for number in range(400))]
+            made = await client.messages.batches.create(requests=requests)
+            batch = await ended(client, made.id)
+            found = await results(client, made.id)
+    assert batch.request_counts.expired == sum(result.type == "expired" for result in found.values()) > 0
+    assert len(found) == 401
+
+
+async def test_only_a_batch_that_ended_is_deleted_or_read(stage: Stage, claude: Claude, rows: Any) -> None:
+    made = await claude.messages.batches.create(requests=[asked("a", 8_000), asked("b", 8_000)])
+    with pytest.raises(anthropic.BadRequestError, match="has not ended"):
+        await claude.messages.batches.delete(made.id)
+    async with stage.client() as http:
+        early = await http.get(f"{PATH}/{made.id}/results")
+    assert (early.status_code, early.json()["type"]) == (400, "error")
+    await claude.messages.batches.cancel(made.id)
+    await ended(claude, made.id)
+    fields = await rows.hgetall(f"{{gateway}}/batch:{made.id[3:]}")
+    assert (await claude.messages.batches.delete(made.id)).model_dump() == {
+        "id": made.id,
+        "type": "message_batch_deleted",
+    }
+    for gone in (claude.messages.batches.retrieve, claude.messages.batches.delete, claude.messages.batches.cancel):
+        with pytest.raises(anthropic.NotFoundError):
+            await gone(made.id)
+    for name in ("input", "output", "error"):
+        assert not await rows.exists(f"{{gateway}}/file:{fields[f'{name}_file_id']}")
+
+
+async def test_batches_are_listed_in_pages_from_both_ends(stage: Stage) -> None:
+    secret, _ = await add_key(stage.url, "lister")
+    async with Claude(base_url=stage.gateway.url, api_key=secret, max_retries=0) as client:
+        batches = client.messages.batches
+        made = [(await batches.create(requests=[asked("a")])).id for _ in range(7)][::-1]
+        assert [each.id async for each in batches.list(limit=2)] == made
+        assert [each.id async for each in batches.list()] == made, "more than a page holds"
+        first = await batches.list(limit=2)
+        assert ([each.id for each in first.data], first.has_more) == (made[:2], True)
+        assert (first.first_id, first.last_id) == (made[0], made[1])
+        after = await batches.list(limit=2, after_id=made[4])
+        assert ([each.id for each in after.data], after.has_more) == (made[5:], False)
+        before = await batches.list(limit=2, before_id=made[3])
+        assert ([each.id for each in before.data], before.has_more) == (made[1:3], True)
+        assert not (await batches.list(before_id=made[0])).data
+        for wrong in ({"before_id": made[0], "after_id": made[1]}, {"after_id": "batch_1"}, {"limit": 1_001}):
+            with pytest.raises(anthropic.BadRequestError, match=next(iter(wrong))):
+                await batches.list(**wrong)
+
+
+async def test_openais_calls_see_them_as_batches(stage: Stage, sdk: openai.AsyncOpenAI, claude: Claude) -> None:
+    made = await claude.messages.batches.create(requests=[asked("a", 8_000)])
+    batch = await sdk.batches.retrieve(made.id[3:])
+    assert (batch.endpoint, batch.id in [each.id async for each in sdk.batches.list()]) == ("/v1/messages", True)
+    await sdk.batches.cancel(batch.id)
+    assert (await ended(claude, made.id)).cancel_initiated_at is not None
+    with pytest.raises(openai.NotFoundError):
+        await sdk.files.retrieve(batch.input_file_id)
+    file = await sdk.files.create(file=b'{"custom_id": "a"}\n', purpose="batch")
+    made_of_file: Any = "/v1/messages"
+    with pytest.raises(openai.BadRequestError, match="endpoint"):
+        await sdk.batches.create(input_file_id=file.id, endpoint=made_of_file, completion_window="24h")
+    other = await sdk.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    with pytest.raises(anthropic.NotFoundError):
+        await claude.messages.batches.retrieve(f"msg{other.id}")
+    assert f"msg{other.id}" not in [each.id async for each in claude.messages.batches.list()]
+
+
+async def test_nobody_sees_another_tenants_batches(stage: Stage, claude: Claude) -> None:
+    made = await claude.messages.batches.create(requests=[asked("a")])
+    await ended(claude, made.id)
+    secret, _ = await add_key(stage.url, "stranger")
+    async with Claude(base_url=stage.gateway.url, api_key=secret, max_retries=0) as stranger:
+        batches = stranger.messages.batches
+        for call in (batches.retrieve, batches.cancel, batches.delete):
+            with pytest.raises(anthropic.NotFoundError):
+                await call(made.id)
+        assert [each.id async for each in batches.list()] == []
+    async with stage.gateway.http(secret) as http:
+        assert (await http.get(f"{PATH}/{made.id}/results")).status_code == 404
+    async with httpx.AsyncClient(base_url=stage.gateway.url) as nobody:
+        assert (await nobody.post(PATH, json={"requests": [asked("a")]})).json()["error"]["type"] == (
+            "authentication_error"
+        )
+    assert set(await results(claude, made.id)) == {"a"}
+
+
+async def test_a_name_makes_one_batch(stage: Stage, claude: Claude, rows: Any) -> None:
+    key = {"Idempotency-Key": "message batch"}
+    made = await claude.messages.batches.create(requests=[asked("a")], extra_headers=key)
+    before = await rows.zcard("{gateway}/files:test")
+    again = await claude.messages.batches.create(requests=[asked("a")], extra_headers=key)
+    assert again.id == made.id
+    assert await rows.zcard("{gateway}/files:test") <= before, "its second input is gone"
+    with pytest.raises(anthropic.ConflictError):
+        await claude.messages.batches.create(requests=[asked("b")], extra_headers=key)
+
+
+# -- bounds -------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_has_at_most_so_many_requests(
+    stage: Stage, claude: Claude, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = contents(stage, tmp_path_factory)
+    requests = [asked(f"r{number}") for number in range(MOST_REQUESTS + 1)]
+    with pytest.raises(anthropic.RequestTooLargeError, match="requests: may have 3000"):
+        await claude.messages.batches.create(requests=requests)
+    assert contents(stage, tmp_path_factory) <= before
+
+
+async def test_a_large_batch_takes_little_memory(stage: Stage, claude: Claude) -> None:
+    """Requests are written as they come."""
+    long = "word " * 2_000
+    requests = [asked(f"r{number}", 1, system=long) for number in range(2_500)]
+    before = stage.gateway.resident_bytes()
+    made = list[Any]()
+
+    async def create() -> None:
+        made.append(await claude.messages.batches.create(requests=requests))
+
+    peak = await peak_while(stage, create())
+    await claude.messages.batches.cancel(made[0].id)
+    assert peak - before < 20_000_000, "the body has 25 MB"
+    await ended(claude, made[0].id)
+
+
+async def test_a_body_may_not_be_larger_than_a_file(stage: Stage) -> None:
+    """It is refused by its length, before any of it is read."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(stage.gateway.url).port or 0), 10) as connection:
+        send(connection, head_of(stage, MOST_BYTES + 1))
+        told = connection.makefile("rb").read().decode()
+    assert told.startswith("HTTP/1.1 413 ")
+    assert '"type":"request_too_large"' in told
+
+
+async def test_a_bad_request_is_told_with_its_number(stage: Stage) -> None:
+    async with stage.client() as http:
+        answer = await http.post(PATH, json={"requests": [asked("a"), asked("b", stream=True)]})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "requests.1.params.stream" in answer.json()["error"]["message"]
+
+
+def head_of(stage: Stage, length: int) -> bytes:
+    """The head of a batch whose body has this length."""
+    return f"POST {PATH} HTTP/1.1\r\nHost: a\r\nx-api-key: {stage.key}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("cut", ["in a request", "behind the last"])
+async def test_a_torn_upload_leaves_nothing(
+    stage: Stage, rows: Any, tmp_path_factory: pytest.TempPathFactory, cut: str
+) -> None:
+    text = json.dumps({"requests": [asked(f"r{number}") for number in range(2_000)]}).encode()
+    before, batches = contents(stage, tmp_path_factory), await rows.zcard("{gateway}/batches:test")
+    with socket.create_connection(("127.0.0.1", httpx.URL(stage.gateway.url).port or 0)) as connection:
+        send(connection, head_of(stage, len(text)) + text[: -3 if cut == "behind the last" else len(text) // 2])
+        await begun(rows)
+
+    async def nothing() -> bool:
+        return contents(stage, tmp_path_factory) <= before and not await rows.zcard("{gateway}/loose")
+
+    await eventually(nothing, 10, "its content is gone")
+    assert await rows.zcard("{gateway}/batches:test") == batches
+
+
+# -- kills --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.kill
+async def test_gateway_and_worker_are_killed_and_each_request_is_answered_once(tmp_path: Path) -> None:
+    count = 600
+    constants = {"gateway.batches.scheduler.LEASE_MS": 1_000, BATCH_WINDOW: 100}
+    settings = {"gateway_files": f"file://{tmp_path}/files", "gateway_keys": "off"}
+    with RedisServer(newest(find_servers())) as server, ExitStack() as opened:
+        gateways, workers = list[GatewayProcess](), list[WorkerProcess]()
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            gateways.append(GatewayProcess(server.url, tmp_path / name, constants, **settings))
+            opened.callback(gateways[-1].destroy)
+            workers.append(WorkerProcess(server.url, tmp_path, name, simulated_speed=20))
+            opened.callback(workers[-1].destroy)
+        for worker in workers:
+            await worker.ready()
+        for gateway in gateways:
+            gateway.ready()
+        requests = [asked(f"r{number}", 1_000) for number in range(count)]
+        async with Claude(base_url=gateways[0].url, api_key="none", max_retries=0) as client:
+            made = await client.messages.batches.create(requests=requests)
+
+            async def halfway() -> bool:
+                async with gateways[0].http("none") as http:
+                    done = (await http.get(f"/v1/batches/{made.id[3:]}")).json()["request_counts"]["completed"]
+                return 0 < int(done) < count
+
+            await eventually(halfway, 30, "some of it is answered")
+        first, second = sorted(gateways, key=lambda gateway: not gateway.events("batch_taken"))
+        first.process.send_signal(signal.SIGKILL)
+        workers[0].destroy()
+        async with Claude(base_url=second.url, api_key="none", max_retries=0) as client:
+            batch = await ended(client, made.id, 60)
+            assert counts(batch) == {"succeeded": count}
+            assert set(await results(client, made.id)) == {each["custom_id"] for each in requests}
+        assert second.events("batch_taken"), "it went on with it"
+        async with redis.asyncio.Redis.from_url(server.url) as rows:
+            kept = [key async for key in rows.scan_iter(f"{{default}}:request:{made.id[3:]}-*", 1_000)]
+        assert len(kept) == count, "none was asked twice"
