@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import anthropic
@@ -64,6 +65,19 @@ def tool_streamed() -> Any:
 @call
 def tokens_counted() -> Any:
     return client.messages.count_tokens(model=MODEL, messages=ASKED, tools=TOOLS).input_tokens
+
+
+@call
+def batches() -> Any:
+    params: Any = {"model": MODEL, "messages": ASKED, "max_tokens": LIMIT}
+    made = client.messages.batches.create(requests=[{"custom_id": "a", "params": params}])
+    until = time.monotonic() + 60
+    while client.messages.batches.retrieve(made.id).processing_status != "ended" and time.monotonic() < until:
+        time.sleep(0.5)
+    (result,) = client.messages.batches.results(made.id)
+    assert made.id in [each.id for each in client.messages.batches.list()]
+    client.messages.batches.delete(made.id)
+    return result.result.type == "succeeded" and result.result.message.content
 
 
 @call
