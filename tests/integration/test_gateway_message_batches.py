@@ -238,10 +238,13 @@ async def test_nobody_sees_another_tenants_batches(stage: Stage, claude: Claude)
 async def test_a_name_makes_one_batch(stage: Stage, claude: Claude, rows: Any) -> None:
     key = {"Idempotency-Key": "message batch"}
     made = await claude.messages.batches.create(requests=[asked("a")], extra_headers=key)
-    before = await rows.zcard("{gateway}/files:test")
+    await ended(claude, made.id)
+    fields = await rows.hgetall(f"{{gateway}}/batch:{made.id[3:]}")
+    await eventually(lambda: _gone(rows, f"{{gateway}}/file:{fields['input_file_id']}"), 5, "its input is erased")
+    before = await rows.zcard(f"{{gateway}}/files:{fields['tenant']}")
     again = await claude.messages.batches.create(requests=[asked("a")], extra_headers=key)
     assert again.id == made.id
-    assert await rows.zcard("{gateway}/files:test") <= before, "its second input is gone"
+    assert await rows.zcard(f"{{gateway}}/files:{fields['tenant']}") == before, "its second input is gone"
     with pytest.raises(anthropic.ConflictError):
         await claude.messages.batches.create(requests=[asked("b")], extra_headers=key)
 
@@ -301,7 +304,7 @@ async def test_a_torn_upload_leaves_nothing(
     stage: Stage, rows: Any, tmp_path_factory: pytest.TempPathFactory, cut: str
 ) -> None:
     text = json.dumps({"requests": [asked(f"r{number}") for number in range(2_000)]}).encode()
-    before, batches = contents(stage, tmp_path_factory), await rows.zcard("{gateway}/batches:test")
+    before, batches = contents(stage, tmp_path_factory), len(await rows.keys("{gateway}/batch:*"))
     with socket.create_connection(("127.0.0.1", httpx.URL(stage.gateway.url).port or 0)) as connection:
         send(connection, head_of(stage, len(text)) + text[: -3 if cut == "behind the last" else len(text) // 2])
         await begun(rows)
@@ -310,7 +313,7 @@ async def test_a_torn_upload_leaves_nothing(
         return contents(stage, tmp_path_factory) <= before and not await rows.zcard("{gateway}/loose")
 
     await eventually(nothing, 10, "its content is gone")
-    assert await rows.zcard("{gateway}/batches:test") == batches
+    assert len(await rows.keys("{gateway}/batch:*")) == batches
 
 
 # -- kills --------------------------------------------------------------------------------------------------

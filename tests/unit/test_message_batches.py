@@ -127,7 +127,7 @@ def test_a_bad_body_names_the_field_and_the_request(name: str, step: int) -> Non
 
 
 def test_a_request_that_takes_long_to_read_is_not_read() -> None:
-    text = json.dumps(asked("a", stop_sequences=[[]] * 200_000)).encode()
+    text = json.dumps(asked("a", stop_sequences=[[]] * 200_000)).encode()[:-1]  # no JSON: it is not parsed
     with pytest.raises(InvalidRequest, match="numbers, lists") as refused:
         input_line(text, 3, LineChecker("/v1/messages", 1_000_000), 1_000_000)
     assert refused.value.param == "requests.3"
