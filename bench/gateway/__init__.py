@@ -14,7 +14,7 @@ from bench.gateway.many import Load
 from bench.gateway.work import Work
 from streamfleet.cli.demo.model import MODEL_NAME
 
-PARTS = ("streams", "sides", "turns", "beside")
+PARTS = ("streams", "sides", "apis", "turns", "beside")
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ def run(
         tables.add_streams(report, sizes.load, [many.measure(sizes.load) for _ in range(sizes.runs)])
     if "sides" in parts:
         tables.add_sides(report, sizes.sides, many.sides(sizes.sides, against, sizes.rounds))
+    if "apis" in parts:
+        tables.add_apis(report, sizes.sides[0], many.apis(sizes.sides[0], sizes.rounds))
     starts, model = (beside.with_vllm(setup), MODEL_NAME) if setup else (beside.simulated(), many.MODEL)
     if "turns" in parts:
         some = replace(sizes.work, singles=sizes.work.singles // 2)

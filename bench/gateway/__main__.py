@@ -14,6 +14,7 @@ examples:
   python -m bench.gateway                                      full sizes, about 20 minutes; into bench/results
   python -m bench.gateway --only streams                       without vLLM; into build/bench/partial
   python -m bench.gateway --only sides --against HEAD~1        CPU of a stream beside another commit; about 10 minutes
+  python -m bench.gateway --only apis                          CPU of a streamed response and message beside chat
   python -m bench.gateway --only turns                         one vllm serve, directly and through the gateway
   python -m bench.gateway --only beside                        vllm serve and the gateway, side by side, an engine each;
                                                                about 9 minutes
@@ -36,7 +37,7 @@ def main() -> int:
     args = words.parse_args()
     parts = (args.only,) if args.only else PARTS
     try:
-        setup = chosen(args) if args.engine == "vllm" and args.only not in ("streams", "sides") else None
+        setup = chosen(args) if args.engine == "vllm" and args.only not in ("streams", "sides", "apis") else None
         report = run(args.quick, setup, rounds=args.rounds, parts=parts, rate=args.rate, against=args.against)
     except KeyboardInterrupt:
         return 130

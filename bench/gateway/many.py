@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -19,12 +20,19 @@ from bench.engine.batch import OtherWork
 from bench.gateway import paced_worker
 from bench.gateway.stage import Stage, staged
 from bench.scripts.commits import environment, unpack
+from streamfleet.common.protocol import CHAT, MESSAGES, RESPONSES
 from streamfleet.common.settings import GatewaySettings
 
 READERS_S = 300.0
 MODEL = "simulated"
 NOW, TWO, BEFORE = "this checkout", "with two processes", "another commit"
 PROCESSES = "GATEWAY_PROCESSES"
+TEXTS: dict[str, Callable[[Any], str]] = {
+    CHAT: lambda answer: answer["choices"][0]["message"]["content"],
+    RESPONSES: lambda answer: answer["output"][0]["content"][0]["text"],
+    MESSAGES: lambda answer: answer["content"][0]["text"],
+}
+"""The text of an answer, by its endpoint."""
 SPARE, SPARE_SLOTS = 1.25, 4
 """Room of a worker: all streams run at once, though the workers do not share them evenly."""
 
@@ -40,6 +48,7 @@ class Load:
         workers: number of workers that share the streams.
         over_s: seconds in which all streams begin.
         model: model that the requests name.
+        path: endpoint of the requests.
     """
 
     streams: int
@@ -48,12 +57,14 @@ class Load:
     workers: int
     over_s: float
     model: str = MODEL
+    path: str = CHAT
 
     @property
     def body(self) -> dict[str, object]:
         """Body of every request."""
         messages = [{"role": "user", "content": "one two three four five six seven eight nine ten"}]
-        return {"model": self.model, "messages": messages, "max_tokens": self.tokens, "ignore_eos": True}
+        said, most = ("input", "max_output_tokens") if self.path == RESPONSES else ("messages", "max_tokens")
+        return {"model": self.model, said: messages, most: self.tokens, "ignore_eos": True}
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,11 @@ def sides(loads: Sequence[Load], against: str, rounds: int) -> dict[str, list[Sa
         return interleave(measures, rounds)
 
 
+def apis(load: Load, rounds: int) -> dict[str, list[Sample]]:
+    """CPU of an answer of this load by each API, by turns."""
+    return interleave({path: partial(_sample, replace(load, path=path), {}) for path in TEXTS}, rounds)
+
+
 def key(side: str, load: Load) -> str:
     """The name of a measure of `sides`."""
     return f"{side}; {load.streams:,} streams"
@@ -126,16 +142,17 @@ def _sample(load: Load, more: Mapping[str, str]) -> Sample:
 def read(stage: Stage, load: Load, steps: Path | None = None) -> Seen:
     """Ask for the same answer unstreamed, then read all streams at once; lags from the engine's steps, if given."""
     asked = httpx.post(
-        f"{stage.url}/v1/chat/completions",
+        stage.url + load.path,
         json=load.body,
         headers=stage.headers,
         timeout=READERS_S,
         trust_env=False,
     )
-    text = asked.raise_for_status().json()["choices"][0]["message"]["content"]
+    answer = asked.raise_for_status().json()
+    text = TEXTS[load.path](answer)
     command = [sys.executable, "-m", "bench.gateway.readers", str(stage.port), str(load.streams), str(load.over_s)]
     command += [str(steps)] if steps else []
-    given = json.dumps({**load.body, "stream": True}) + "\n" + stage.key + "\n"
+    given = "\n".join([load.path, json.dumps({**load.body, "stream": True}), stage.key, ""])
     before = stage.cpu()
     ran = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=READERS_S, check=False)
     after = stage.cpu()

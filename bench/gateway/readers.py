@@ -1,8 +1,8 @@
 """Many readers of streams in one process, which only stores the bytes that arrive, and their times.
 
 `python -m bench.gateway.readers PORT STREAMS OVER_S [STEPS]`. STEPS is a file of `bench.front_end.stub`: with it, lags
-are those of tokens from the end of their step. Standard input has the bytes of the request's body and the API
-key, a line each. When all streams have ended, the bytes are parsed, and a line of JSON goes to standard output.
+are those of tokens from the end of their step. Standard input has the path, the request's body and the API key, a
+line each. When all streams have ended, the bytes are parsed, and a line of JSON goes to standard output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import uvloop
 
 HOST = "127.0.0.1"
 END = b"0\r\n\r\n"
-DONE = "data: [DONE]"
+DONE, LAST = "data: [DONE]", ("response.completed", "response.incomplete", "message_stop")
+"""Ends of a stream: of chat, and the types of the last events of responses and messages."""
 _NAME, _CONTENT = re.compile(rb'"id": ?"([^"]+)"'), re.compile(rb'"content": ?"([^"]*)"')
 _EVENT_ID = re.compile(rb"id: ([0-9]+)-[0-9]+/([0-9]+)\n")
 
@@ -142,8 +143,21 @@ def _text(reader: Reader) -> str | None:
             chunk = json.loads(line.removeprefix("data: "))
             if "error" in chunk:
                 return None
-            parts += [choice["delta"].get("content") or "" for choice in chunk["choices"]]
+            parts += [_said(chunk)]
+            done = done or chunk.get("type") in LAST
     return "".join(parts) if done else None
+
+
+def _said(chunk: dict[str, Any]) -> str:
+    """Text of an event of any of the APIs."""
+    match chunk.get("type"):
+        case None:
+            return "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
+        case "response.output_text.delta":
+            return str(chunk["delta"])
+        case "content_block_delta":
+            return str(chunk["delta"]["text"])
+    return ""
 
 
 def _unchunked(body: bytes) -> bytes:
@@ -185,10 +199,10 @@ def said(readers: list[Reader], cpu_s: float, steps: Steps | None = None) -> dic
     }
 
 
-def request_of(body: bytes, key: str) -> bytes:
+def request_of(path: str, body: bytes, key: str) -> bytes:
     """Bytes of an HTTP request for a streamed answer."""
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {key}\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
         "x-streamfleet-event-ids: send\r\n\r\n"  # lags are measured by the ids
     )
@@ -198,9 +212,9 @@ def request_of(body: bytes, key: str) -> bytes:
 def main() -> None:
     """Read all streams and print the result."""
     port, streams, over_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    body, key = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+    path, body, key = (sys.stdin.readline().strip() for _ in range(3))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        readers, cpu_s = runner.run(read_all(port, request_of(body.encode(), key), streams, over_s))
+        readers, cpu_s = runner.run(read_all(port, request_of(path, body.encode(), key), streams, over_s))
     steps = Steps(Path(sys.argv[4]).read_text()) if len(sys.argv) > 4 else None
     print(json.dumps(said(readers, cpu_s, steps)), flush=True)
 

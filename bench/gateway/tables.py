@@ -11,9 +11,12 @@ from bench.core.reports import Report, Table, Target
 from bench.core.rounds import Sample, middle, percentile, ratio
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.many import BEFORE, NOW, TWO, Load, Seen, key
+from streamfleet.common.protocol import CHAT, MESSAGES, RESPONSES
 
 SIDES, TWO_TO_ONE = {300: 1.0, 1000: 0.7}, 1.15
 """Most of the CPU of the commit before, by streams, and of one process."""
+TO_CHAT = {RESPONSES: 1.5, MESSAGES: 1.3}
+"""Most of the CPU of a streamed chat, by endpoint."""
 LAG_P99_MS, RATIO, WHOLE_MS, FIRST_MS = 100.0, 0.97, 5.0, 15.0
 FIGURES = {
     "tokens_per_s": "tokens/s",
@@ -56,6 +59,29 @@ def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
 
 def add_sides(report: Report, loads: Sequence[Load], samples: Mapping[str, Sequence[Sample]]) -> None:
     """CPU of a streamed answer: this checkout, with two processes, and another commit, by turns."""
+    report.tables.append(_cpu_table("Gateway by turns: CPU of a streamed answer, one worker", samples))
+    limits = {BEFORE: ("to the commit before", SIDES), TWO: ("with two processes, to one", {})}
+    for side, (what, most) in limits.items():
+        for load in loads:
+            mine, other = (samples.get(key(name, load)) for name in ((NOW, BEFORE) if side == BEFORE else (TWO, NOW)))
+            value = ratio(mine, other, "gateway") if mine and other else None
+            title = f"gateway's CPU of a streamed answer, {what}; {load.streams:,} streams"
+            note = "" if value else "not measured: --against is missing" if side == BEFORE else "no such setting"
+            report.targets.append(Target(title, value, most.get(load.streams, TWO_TO_ONE), "at most", "x", note))
+    report.data["sides"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+
+
+def add_apis(report: Report, load: Load, samples: Mapping[str, Sequence[Sample]]) -> None:
+    """CPU of a streamed answer of as many tokens, by API."""
+    title = f"APIs by turns: CPU of a streamed answer of {load.tokens} tokens, {load.streams} streams, one worker"
+    report.tables.append(_cpu_table(title, samples))
+    for path, most in TO_CHAT.items():
+        value = ratio(samples[path], samples[CHAT], "gateway")
+        report.targets.append(Target(f"gateway's CPU of a stream of {path}, to chat's", value, most, "at most", "x"))
+    report.data["apis"] = {path: [dict(each) for each in found] for path, found in samples.items()}
+
+
+def _cpu_table(title: str, samples: Mapping[str, Sequence[Sample]]) -> Table:
     columns = {
         "gateway": "gateway's CPU ms an answer",
         "worker": "worker's",
@@ -68,16 +94,7 @@ def add_sides(report: Report, loads: Sequence[Load], samples: Mapping[str, Seque
         {"": name, **{column: middle(found, figure) for figure, column in columns.items()}}
         for name, found in samples.items()
     ]
-    report.tables.append(Table("Gateway by turns: CPU of a streamed answer, one worker", list(rows[0]), rows))
-    limits = {BEFORE: ("to the commit before", SIDES), TWO: ("with two processes, to one", {})}
-    for side, (what, most) in limits.items():
-        for load in loads:
-            mine, other = (samples.get(key(name, load)) for name in ((NOW, BEFORE) if side == BEFORE else (TWO, NOW)))
-            value = ratio(mine, other, "gateway") if mine and other else None
-            title = f"gateway's CPU of a streamed answer, {what}; {load.streams:,} streams"
-            note = "" if value else "not measured: --against is missing" if side == BEFORE else "no such setting"
-            report.targets.append(Target(title, value, most.get(load.streams, TWO_TO_ONE), "at most", "x", note))
-    report.data["sides"] = {name: [dict(each) for each in found] for name, found in samples.items()}
+    return Table(title, list(rows[0]), rows)
 
 
 def add_turns(report: Report, found: Found, engine: str) -> None:

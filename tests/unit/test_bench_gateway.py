@@ -74,3 +74,13 @@ def test_what_did_not_end_well_has_no_text(loop: asyncio.AbstractEventLoop, came
 def test_how_many_ran_at_once() -> None:
     spans = [(0.0, 10.0), (5.0, 20.0), (10.0, 30.0), (40.0, 50.0)]
     assert at_once([Stream("", [], 1, began, ended) for began, ended in spans]) == 2
+
+
+@pytest.mark.parametrize("last", ["response.completed", "response.incomplete", "message_stop"])
+def test_texts_of_responses_and_messages(loop: asyncio.AbstractEventLoop, last: str) -> None:
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "ab"}}
+    if "response" in last:
+        delta = {"type": "response.output_text.delta", "delta": "ab"}
+    said = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (delta, {"type": last}))
+    assert seen(loop, [(1.0, HEAD + sent(said) + END)]).text == "ab"
+    assert seen(loop, [(1.0, HEAD + sent(said.rpartition(b"data: ")[0]) + END)]).text is None, "cut"
