@@ -224,8 +224,8 @@ def asked(chosen: list[Family]) -> list[Row]:
             began = time.monotonic()
             for call, error in family.ask(environment, BUILD / f"{family.name}.log"):
                 rows.append(Row(family, call, error))
-                print(f"{family.name:<14}{call:<32}{rows[-1].verdict}", flush=True)
-            print(f"{family.name:<14}{time.monotonic() - began:.0f} s", flush=True)
+                print(f"{family.name:<20}{call:<32}{rows[-1].verdict}", flush=True)
+            print(f"{family.name:<20}{time.monotonic() - began:.0f} s", flush=True)
     return rows
 
 
