@@ -45,7 +45,7 @@ local function make_room(most, most_bytes, oldest_ms, more, bytes)
     local open = call('ZMSCORE', KEYS[5], unpack(ids))
     for i = 1, #ids do
       if not is_full and tonumber(piece[2 * i]) > oldest_ms then return true end
-      local stays = false
+      local stays
       -- @guard gateway_response_add: what has not ended stays
       stays = open[i]
       if stays then at = at + 1 else forget(piece[2 * i - 1]) end
