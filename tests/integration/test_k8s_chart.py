@@ -509,6 +509,7 @@ def waits_of(rules: dict[str, Any]) -> dict[str, str]:
         ({"startMinutes": 60}, {**WAITS, "NoReadyWorker": "30m"}),
         ({"startMinutes": 60, "autoscaling": {"by": "prometheus", "min": 1}}, {**WAITS, "NoReadyWorker": "30m"}),
         ({"startMinutes": 40, "autoscaling": {"by": "prometheus"}}, {"NoWorker": "20m", "NoReadyWorker": "20m"}),
+        ({"startMinutes": 40, "autoscaling": {"by": "prometheus-adapter"}}, {**WAITS, "NoReadyWorker": "20m"}),
     ],
 )
 def test_alerts_on_workers_wait_for_a_start(worker: dict[str, Any], expected: dict[str, str]) -> None:
