@@ -37,6 +37,16 @@ await run({
     return last.content[0].text.includes("warm: true");
   },
   "tokens counted": async () => (await client.messages.countTokens({ model, messages, tools })).input_tokens,
+  batches: async () => {
+    const { id } = await client.messages.batches.create({ requests: [{ custom_id: "a", params: asked }] });
+    const until = Date.now() + 60_000;
+    while ((await client.messages.batches.retrieve(id)).processing_status !== "ended" && Date.now() < until)
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    const texts = [];
+    for await (const { result } of await client.messages.batches.results(id)) texts.push(result.message.content[0].text);
+    await client.messages.batches.delete(id);
+    return texts.join();
+  },
   "error of the model": async () => {
     const error = await client.messages.create({ ...asked, model: "none" }).catch((raised) => raised);
     return error instanceof Anthropic.NotFoundError && error.message.includes("none") && error.requestID;

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import litellm
-from calls import EMBEDDER, KEY, LIMIT, MODEL, SAY, URL, call, run
+from calls import CITY, EMBEDDER, KEY, LIMIT, MODEL, SAY, URL, call, run
 
 ASKED = [{"role": "user", "content": SAY}]
 SHARED: dict[str, Any] = {"api_base": URL, "api_key": KEY}
+ANTHROPIC: dict[str, Any] = {**SHARED, "api_base": URL.removesuffix("/v1")}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
 PORT, PROXY_KEY = 18_431, "sk-" + "0123456789abcdef" * 4
 
 
@@ -55,11 +57,45 @@ def embeddings() -> Any:
 
 
 @call
+def message() -> Any:
+    return litellm.completion(f"anthropic/{MODEL}", ASKED, max_tokens=LIMIT, **ANTHROPIC).choices[0].message.content
+
+
+@call
+def message_streamed() -> Any:
+    chunks = list(litellm.completion(f"anthropic/{MODEL}", ASKED, max_tokens=LIMIT, stream=True, **ANTHROPIC))
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+@call
+def message_with_a_tool() -> Any:
+    asked = litellm.completion(f"anthropic/{MODEL}", ASKED, tools=TOOLS, tool_choice="required", **ANTHROPIC)
+    return json.loads(asked.choices[0].message.tool_calls[0].function.arguments)["city"]
+
+
+@call
+def message_with_a_tool_streamed() -> Any:
+    options: Any = {"tools": TOOLS, "tool_choice": "required", "stream": True}
+    chunks = list(litellm.completion(f"anthropic/{MODEL}", ASKED, **options, **ANTHROPIC))
+    whole = litellm.stream_chunk_builder(chunks).choices[0].message
+    return json.loads(whole.tool_calls[0].function.arguments)["city"]
+
+
+@call
+async def message_passed_on() -> Any:
+    asked = await litellm.anthropic.messages.acreate(
+        max_tokens=LIMIT, messages=ASKED, model=f"anthropic/{MODEL}", **ANTHROPIC
+    )
+    return asked["content"][0]["text"]
+
+
+@call
 def proxy() -> Any:
     row = {"model_name": "ours", "litellm_params": {"model": f"openai/{MODEL}", **SHARED}}
+    other = {"model_name": "anthropic", "litellm_params": {"model": f"anthropic/{MODEL}", **ANTHROPIC}}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
-        file.write_text(json.dumps({"model_list": [row]}))  # JSON is YAML
+        file.write_text(json.dumps({"model_list": [row, other]}))  # JSON is YAML
         program = Path(sys.executable).with_name("litellm")
         command = [str(program), "--config", str(file), "--host", "127.0.0.1", "--port", str(PORT)]
         environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": PROXY_KEY}
@@ -70,6 +106,8 @@ def proxy() -> Any:
             assert ask("chat/completions", messages=ASKED, stream=True).rstrip().endswith("[DONE]")
             assert json.loads(ask("responses", input=SAY))["output"]
             assert "response.completed" in ask("responses", input=SAY, stream=True)
+            assert json.loads(ask("messages", model="anthropic", messages=ASKED))["content"]
+            assert "message_stop" in ask("messages", model="anthropic", messages=ASKED, stream=True)
             return chat
         finally:
             process.terminate()
