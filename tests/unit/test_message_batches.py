@@ -147,6 +147,23 @@ def test_a_request_that_never_ends_is_not_gathered() -> None:
         tracemalloc.stop()
 
 
+def test_blanks_between_requests_are_not_held() -> None:
+    """Each piece was read again with all blanks before it, on the event loop."""
+    splitter, blanks = RequestSplitter(MOST), b" \t\r\n" * 2_500
+    found = splitter.feed(b'{"requests": [')
+    tracemalloc.start()
+    try:
+        for between in (A.encode(), b",", B.encode(), b"]}"):
+            for _ in range(100):
+                found += splitter.feed(blanks)
+            found += splitter.feed(between)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(blanks)
+    finally:
+        tracemalloc.stop()
+    splitter.end()
+    assert found == [A.encode(), B.encode()]
+
+
 MESSAGE = {"type": "message", "content": []}
 ENDED = Result("id-1", Status.SUCCEEDED, MESSAGE, None, 200, "stop", None, "w", 1, Timings(), {})
 

@@ -31,7 +31,7 @@ _BLANK = rb"[ \t\r\n]*"
 _BEGIN = re.compile(_BLANK + rb"\{" + _BLANK + rb'"requests"' + _BLANK + rb":" + _BLANK + rb"\[")
 _END = re.compile(_BLANK + rb"\}" + _BLANK)
 _OTHER = re.compile(_BLANK + rb"[{,]" + _BLANK + rb'"([^"\\]{1,80})"')
-_SIGN = re.compile(_BLANK + rb"([^ \t\r\n])")
+_SIGN = re.compile(rb"[^ \t\r\n]")
 _TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
 """The rest of a text with its last quote, or as far as it has come."""
 _OUTSIDE = re.compile(rb'["{}\[\]]')
@@ -100,11 +100,14 @@ class RequestSplitter:
         """Returns the next request; None if more has to come."""
         held = self._held
         while not self._depth:
-            if self._ended or (sign := _SIGN.match(held, self._start)) is None:
+            if self._ended:
                 return None
-            what, self._start, may_begin = sign[1], sign.end(), self._comma or not self.count
+            if (sign := _SIGN.search(held, self._start)) is None:
+                self._start = len(held)  # else the next piece is read with all blanks before it
+                return None
+            what, self._start, may_begin = sign[0], sign.end(), self._comma or not self.count
             if what == b"{" and may_begin:
-                self._start, self._at, self._depth, self._comma = sign.start(1), sign.end(), 1, False
+                self._start, self._at, self._depth, self._comma = sign.start(), sign.end(), 1, False
             elif what == b"," and not may_begin:
                 self._comma = True
             elif what == b"]" and not self._comma:
