@@ -193,6 +193,14 @@ def test_results_are_those_of_anthropic() -> None:
         assert result_of(refusal_line(BadLine(3, "a", "over", None, code))) == {"type": kind}
 
 
+def test_a_result_is_one_line_for_every_reader() -> None:
+    hard = {**MESSAGE, "content": "a\u2028b\u2029c\x85d\u00e9"}
+    text = result_line(answer_line("a", replace(ENDED, response=hard)).rstrip())
+    assert len(text.decode().splitlines()) == 1
+    assert json.loads(text)["result"]["message"] == hard
+    assert "\u00e9" in text.decode()
+
+
 BATCH = BatchRecord(
     "batch_" + "0" * 32, "t", "file-1", "file-2", "file-3", "/v1/messages", "24h", Lane.LOW, 1_000, 86_401_000, total=9
 )

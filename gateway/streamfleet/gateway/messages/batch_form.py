@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.common.jsontext import json_line
 from streamfleet.common.protocol import MESSAGES, check_plain, parse_body
 from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus, is_id
 from streamfleet.gateway.batches.lines import LineChecker
@@ -232,7 +233,8 @@ def _moment(ms: int | None) -> str | None:
 def result_line(text: bytes) -> bytes:
     """Returns a line of a batch's output or error file as Anthropic's results have it."""
     line = json.loads(text)
-    return encode({"custom_id": line["custom_id"], "result": _result(line)}) + b"\n"
+    told = json_line({"custom_id": line["custom_id"], "result": _result(line)})
+    return told.encode(errors="backslashreplace") + b"\n"
 
 
 def _result(line: Mapping[str, Any]) -> dict[str, Any]:
