@@ -57,7 +57,10 @@ BAD: dict[str, tuple[str, str, str]] = {
     "a list": (f"[{A}]", "body", "invalid_json"),
     "no JSON": ("custom_id,params", "body", "invalid_json"),
     "zero bytes": (json.dumps({"requests": []}).encode("utf-16").decode("latin-1"), "body", "invalid_json"),
-    "no list": ('{"requests": {}}', "body", "invalid_json"),
+    "no fields": ("{ }", "requests", "missing_required_parameter"),
+    "null": ('{"requests": null}', "requests", "invalid_type"),
+    "no list": ('{"requests": {}}', "requests", "invalid_type"),
+    "a text": ('{"requests" : "[]"}', "requests", "invalid_type"),
     "no requests": ('{"requests": []}', "requests", "invalid_value"),
     "an end in the middle": (f'{{"requests": [{A}, {B[:-3]}', "body", "invalid_json"),
     "an end before the end": (f'{{"requests": [{A}]', "body", "invalid_json"),
@@ -124,6 +127,20 @@ def test_a_bad_body_names_the_field_and_the_request(name: str, step: int) -> Non
     with pytest.raises(InvalidRequest) as refused:
         lines_of(body.encode("latin-1" if name == "zero bytes" else "utf-8"), step)
     assert (refused.value.param, refused.value.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{}", "requests: is missing"),
+        (b'{"requests": null}', "requests: must be a list"),
+        (b'{"requests": [{"custom_id": "a", "params": {}}]}', "requests.0.params.messages: is missing: "),
+    ],
+)
+def test_a_field_is_named_once(body: bytes, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        lines_of(body)
+    assert str(refused.value).startswith(said)
 
 
 def test_a_request_that_takes_long_to_read_is_not_read() -> None:

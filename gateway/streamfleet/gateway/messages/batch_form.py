@@ -31,6 +31,8 @@ FIELDS = ("custom_id", "params")
 _BLANK = rb"[ \t\r\n]*"
 _BEGIN = re.compile(_BLANK + rb"\{" + _BLANK + rb'"requests"' + _BLANK + rb":" + _BLANK + rb"\[")
 _END = re.compile(_BLANK + rb"\}" + _BLANK)
+_EMPTY = re.compile(_BLANK + rb"\{" + _BLANK + rb"\}")
+_NO_LIST = re.compile(_BLANK + rb"\{" + _BLANK + rb'"requests"' + _BLANK + rb":" + _BLANK + rb"[^\[ \t\r\n]")
 _OTHER = re.compile(_BLANK + rb"[{,]" + _BLANK + rb'"([^"\\]{1,80})"')
 _SIGN = re.compile(rb"[^ \t\r\n]")
 _TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
@@ -94,6 +96,10 @@ class RequestSplitter:
         if other is not None and (self._ended or other[1] != b"requests"):
             name = other[1].decode(errors="replace")
             raise InvalidRequest("is not a field of a batch: it has requests, once", name, "unsupported_parameter")
+        if not self._begun and _EMPTY.match(self._held):
+            raise InvalidRequest("is missing", "requests", "missing_required_parameter")
+        if not self._begun and _NO_LIST.match(self._held):
+            raise InvalidRequest("must be a list", "requests", "invalid_type")
         if len(self._held) > MOST_AROUND_BYTES:
             raise InvalidRequest("must be an object with a list of requests", "body", "invalid_json")
 
@@ -163,7 +169,8 @@ def input_line(text: bytes, number: int, checker: LineChecker, most_body_bytes: 
             said = f"{custom_id!r} is that of an earlier request: each needs its own"
             raise InvalidRequest(said, f"{at}.custom_id", bad.code) from None
         param = "" if bad.param is None else f".{bad.param.replace('body', 'params', 1)}"
-        raise InvalidRequest(bad.message.replace("body.", "params.", 1), f"{at}{param}", bad.code) from None
+        said = bad.message.removeprefix(f"{bad.param}: ").replace("body.", "params.", 1)
+        raise InvalidRequest(said, f"{at}{param}", bad.code) from None
     return line
 
 
