@@ -178,6 +178,20 @@ async def test_only_a_batch_that_ended_is_deleted_or_read(stage: Stage, claude: 
         assert not await rows.exists(f"{{gateway}}/file:{fields[f'{name}_file_id']}")
 
 
+@pytest.mark.parametrize("which", ["output", "error"])
+async def test_results_whose_file_was_deleted_are_gone(
+    stage: Stage, sdk: openai.AsyncOpenAI, claude: Claude, rows: Any, which: str
+) -> None:
+    made = await claude.messages.batches.create(requests=[asked("good"), asked("none", model="nothing")])
+    await ended(claude, made.id)
+    assert set(await results(claude, made.id)) == {"good", "none"}
+    await sdk.files.delete(await rows.hget(f"{{gateway}}/batch:{made.id[3:]}", f"{which}_file_id"))
+    async with stage.client() as http:
+        answer = await http.get(f"{PATH}/{made.id}/results")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
+    assert "the results of the batch are gone" in answer.json()["error"]["message"]
+
+
 async def test_batches_are_listed_in_pages_from_both_ends(stage: Stage) -> None:
     secret, _ = await add_key(stage.url, "lister")
     async with Claude(base_url=stage.gateway.url, api_key=secret, max_retries=0) as client:

@@ -22,7 +22,7 @@ from streamfleet.gateway.document import IDEMPOTENCY, LANE, TEXT, answers, body,
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import Files, Upload
 from streamfleet.gateway.files.paging import read_page
-from streamfleet.gateway.files.routes import MOST_HELD_BYTES, chain, content_gone
+from streamfleet.gateway.files.routes import MOST_HELD_BYTES, chain
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.files.upload import Described, receive
 from streamfleet.gateway.messages.batch_form import (
@@ -190,21 +190,23 @@ async def results(request: Request, batch_id: str) -> Response:
     try:
         first = await anext(lines, b"")  # after the headers, a missing content could not be reported
     except ContentGone:
-        raise content_gone() from None
+        text = "the results of the batch are gone: a file of them was deleted, or its content is not in the store"
+        raise ApiError(404, text, "content_gone", param="batch_id") from None
     return Streamed(chain(first, lines), "application/x-jsonl")
 
 
 async def _results(files: Files, record: BatchRecord) -> AsyncGenerator[bytes, None]:
     time_slice, held = TimeSlice(), bytearray()
-    for file_id in (record.output_file_id, record.error_file_id):
-        parts = await files.broker.parts(file_id)
-        async for group in number_lines(files.read(parts), MAX_LINE_BYTES):
-            for _, text in group:
-                held += await offload(len(text), result_line, text)
-                if len(held) >= PIECE_BYTES:
-                    yield bytes(held)
-                    held.clear()
-                await time_slice.yield_if_over()
+    parts = [*await files.broker.parts(record.output_file_id), *await files.broker.parts(record.error_file_id)]
+    if sum(part.bytes for part in parts) != record.output_bytes + record.error_bytes:
+        raise ContentGone("a file of the results was deleted")
+    async for group in number_lines(files.read(parts), MAX_LINE_BYTES):
+        for _, text in group:
+            held += await offload(len(text), result_line, text)
+            if len(held) >= PIECE_BYTES:
+                yield bytes(held)
+                held.clear()
+            await time_slice.yield_if_over()
     yield bytes(held)
 
 
