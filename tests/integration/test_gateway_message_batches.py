@@ -192,6 +192,19 @@ async def test_results_whose_file_was_deleted_are_gone(
     assert "the results of the batch are gone" in answer.json()["error"]["message"]
 
 
+async def test_a_batch_that_is_about_to_end_may_be_cancelled(claude: Claude, rows: Any) -> None:
+    made = await claude.messages.batches.create(requests=[asked("a")])
+    await ended(claude, made.id)
+    await eventually(lambda: _not_open(rows, made.id[3:]), 5, "no gateway has it")
+    await rows.hset(f"{{gateway}}/batch:{made.id[3:]}", "status", "finalizing")  # as it is for a moment before
+    told = await claude.messages.batches.cancel(made.id)
+    assert (told.id, told.processing_status) == (made.id, "in_progress")
+
+
+async def _not_open(rows: Any, batch_id: str) -> bool:
+    return await rows.zscore("{gateway}/open_batches", batch_id) is None
+
+
 async def test_batches_are_listed_in_pages_from_both_ends(stage: Stage) -> None:
     secret, _ = await add_key(stage.url, "lister")
     async with Claude(base_url=stage.gateway.url, api_key=secret, max_retries=0) as client:

@@ -22,7 +22,7 @@ from streamfleet.gateway.offload import StreamedJson, encode_all
 
 MOST_BODY_BYTES = 65_536
 USUAL_LISTED, MOST_LISTED = 20, 100
-_ENDING = frozenset({BatchStatus.CANCELLING, BatchStatus.CANCELLED})
+ENDING = frozenset({BatchStatus.CANCELLING, BatchStatus.CANCELLED})
 router = APIRouter(tags=["batches"])
 _BATCH = answers("Batch")
 
@@ -88,15 +88,22 @@ async def find_batch(context: AuthContext, batch_id: str, kind: str) -> BatchRec
     return record
 
 
-async def cancel_batch(context: AuthContext, batch_id: str, kind: str) -> BatchRecord:
+async def cancel_batch(
+    context: AuthContext, batch_id: str, kind: str, ending: frozenset[BatchStatus] = ENDING
+) -> BatchRecord:
     """Cancel a batch or job, and return it.
+
+    Args:
+        context: the caller.
+        batch_id, kind: which one.
+        ending: statuses after the call that are no error.
 
     Raises:
         ApiError: the caller has none of this id, or it ended before.
     """
     await find_batch(context, batch_id, kind)
     status = await context.batching.broker.cancel_batch(batch_id, context.tenant)
-    if status not in _ENDING:
+    if status not in ending:
         text = f"the batch cannot be cancelled: it is {status}"
         raise ApiError(409, text, "batch_ended", param="batch_id", headers=NOT_AGAIN)
     return await find_batch(context, batch_id, kind)

@@ -11,10 +11,10 @@ from fastapi.responses import JSONResponse
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import MESSAGES, Lane
 from streamfleet.gateway.auth_context import AuthContext, authenticate
-from streamfleet.gateway.batch_records import BATCH, BatchRecord
+from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus
 from streamfleet.gateway.batches.batch_parameters import BatchParameters, choose_lane, read_window
 from streamfleet.gateway.batches.lines import LineChecker, most_line_bytes, number_lines
-from streamfleet.gateway.batches.routes import cancel_batch
+from streamfleet.gateway.batches.routes import ENDING, cancel_batch
 from streamfleet.gateway.batches.service import INPUT, INPUT_KEPT_MS
 from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.disconnect import Streamed
@@ -169,7 +169,8 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a message batch. Answers up to then are among its results."""
     context = await authenticate(request)
     record = await _find(context, batch_id)
-    return JSONResponse(batch_object(await cancel_batch(context, record.id, BATCH)))
+    ending = ENDING | {BatchStatus.FINALIZING}  # its answers are there: it ends at once
+    return JSONResponse(batch_object(await cancel_batch(context, record.id, BATCH, ending)))
 
 
 @router.delete(f"{BATCHES}/{{batch_id}}", **operation({200: answers("MessageBatchDeleted")}, (400, 404), error=_ERROR))
