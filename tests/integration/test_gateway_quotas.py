@@ -131,3 +131,24 @@ async def test_an_idempotency_key_names_a_job(http: httpx.AsyncClient, rows: red
     while (await upload(http, 300)).status_code == 200:
         pass
     assert (await ask("a" * 400)).json()["id"] == first.json()["id"], "where there is no room for them either"
+
+
+def told(answer: httpx.Response) -> tuple[int, str]:
+    """Status, and the field that the message names, as Anthropic's clients read it."""
+    return answer.status_code, answer.json()["error"]["message"].partition(":")[0]
+
+
+async def ask(http: httpx.AsyncClient, size: int, key: str = "") -> httpx.Response:
+    """A message batch of about so many bytes."""
+    params = {"model": "simulated", "max_tokens": 1, "messages": [{"role": "user", "content": "x" * size}]}
+    headers = {"Idempotency-Key": key} if key else {}
+    body = {"requests": [{"custom_id": "a", "params": params}]}
+    return await http.post("/v1/messages/batches", json=body, headers=headers)
+
+
+async def test_a_message_batch_over_a_quota_is_told_of_its_requests(http: httpx.AsyncClient) -> None:
+    assert told(await ask(http, 1_000)) == (413, "requests")
+    assert (await ask(http, 500)).status_code == 200
+    assert told(await ask(http, 500)) == (429, "requests")
+    assert (await upload(http, 3_000)).status_code == 200
+    assert told(await ask(http, 500)) == (413, "requests")

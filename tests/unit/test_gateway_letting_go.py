@@ -84,7 +84,7 @@ async def test_a_content_stays_where_its_file_may_have_been_made(error: Exceptio
         async def check_quota(self, *_: object) -> None:
             pass
 
-        async def begin_upload(self, tenant: str) -> Upload:
+        async def begin_upload(self, tenant: str, **_: object) -> Upload:
             assert tenant == "t"
             return Upload()
 

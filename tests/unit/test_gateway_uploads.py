@@ -13,11 +13,12 @@ import pytest
 from starlette.requests import Request
 
 from streamfleet.common.errors import InvalidRequest
+from streamfleet.gateway.batch_records import FileRecord
 from streamfleet.gateway.body import Bodies, read_body
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files import upload
-from streamfleet.gateway.files.files import LOOK_EVERY_BYTES, MOST_OPEN, MOST_OPEN_PER_TENANT, Files
+from streamfleet.gateway.files.files import LOOK_EVERY_BYTES, MOST_OPEN, MOST_OPEN_PER_TENANT, Files, Upload
 from streamfleet.gateway.files.store import Store
 from streamfleet.gateway.files.upload import LEAST_BYTES_S, receive_file
 from tests.waiting import eventually
@@ -256,6 +257,27 @@ async def test_an_upload_that_tells_its_length_is_refused_at_once(files: Files) 
         await receive_file(asking(never, (b"content-length", b"5000000")), files, "a", 10_000_000)
     with pytest.raises(InvalidRequest, match="larger than"):
         await receive_file(asking(never, (b"content-length", b"50000000")), files, "a", 10_000_000)
+
+
+async def test_a_file_that_is_made_of_a_body_is_bounded_by_the_body_alone(files: Files) -> None:
+    """A message batch's lines are longer than its requests."""
+    records: Any = files.broker
+    narrow = Files(records, files.store, 1_000, 60_000)
+
+    async def take(data: bytes, to: Upload) -> None:
+        await to.write(data * 2)
+
+    async def whole(size: int) -> FileRecord:
+        messages = [{"type": "http.request", "body": b"x" * size, "more_body": False}]
+
+        async def receive() -> Any:
+            return messages.pop()
+
+        return await upload.receive(asking(receive), narrow, "a", 1_000, take, lambda _: ("a", "batch", None))
+
+    assert (await whole(1_000)).bytes == 2_000
+    with pytest.raises(InvalidRequest, match="body: is larger than 1000 bytes"):
+        await whole(1_001)
 
 
 async def test_where_there_is_no_quota_nobody_looks(tmp_path: Path) -> None:

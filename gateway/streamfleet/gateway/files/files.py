@@ -7,6 +7,7 @@ come, together with those of the other uploads to this gateway.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -97,13 +98,16 @@ class Files:
             if not self._open[tenant]:
                 del self._open[tenant]  # tenants come and go
 
-    async def begin_upload(self, tenant: str) -> Upload:
-        """Begin an upload of a tenant. Raises BrokerUnavailable, StoreUnavailable."""
+    async def begin_upload(self, tenant: str, *, bounded: bool = True) -> Upload:
+        """Begin an upload of a tenant; not `bounded`, its file may be larger than others. Raises BrokerUnavailable,
+        StoreUnavailable.
+        """
         now_ms = await self.broker.now_ms()
         file_id = new_id(FILE, now_ms)
         name = self.store.new_name(file_id)
         await self.broker.hold([name], UPLOAD_HOLD_MS)
-        return Upload(self, tenant, file_id, name, await self.store.write(name), self._most_bytes)
+        most_bytes = self._most_bytes if bounded else sys.maxsize
+        return Upload(self, tenant, file_id, name, await self.store.write(name), most_bytes)
 
     async def add(
         self, upload: Upload, tenant: str, filename: str, purpose: str, kept_ms: int | None = None

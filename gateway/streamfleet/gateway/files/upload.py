@@ -218,7 +218,8 @@ async def receive(
 
     Args:
         request: has the body.
-        files, tenant, most_bytes: as in `receive_file`.
+        files, tenant: as in `receive_file`.
+        most_bytes: limit for the file with `around_bytes`, else for the body alone.
         take: writes what is of the file in a piece of the body.
         end: checks that it was all, and describes the file.
         around_bytes: most bytes of the body that are not of the file.
@@ -233,7 +234,7 @@ async def receive(
         named, what = (FILE, "the file is") if around_bytes else ("body", "is")
         raise InvalidRequest(f"{what} larger than {most_bytes} bytes, which is the limit", named, "request_too_large")
     await files.check_quota(tenant, max(least, 1))
-    upload = await files.begin_upload(tenant)
+    upload = await files.begin_upload(tenant, bounded=around_bytes > 0)
     adding = False
     try:
         await _read(request, take, upload, most_bytes + around_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -103,16 +104,19 @@ async def create(request: Request) -> JSONResponse:
     most_bytes = min(MOST_BYTES, settings.gateway_file_max_bytes)
     key = request.headers.get("idempotency-key")
     name = f"{PREFIX}{BATCH}{request_id(context.caller.owner, key)}" if key else ""
-    with context.files.place(context.tenant):
-        file = await receive(request, context.files, context.tenant, most_bytes, requests.take, requests.end)
-    batch = await batching.accept_written(
-        file,
-        BatchParameters(file.id, MESSAGES, WINDOW, read_window(WINDOW), None, None),
-        context.caller,
-        lane,
-        Naming(name, requests.digest.hexdigest()) if name else None,
-        total=requests.count,
-    )
+    try:
+        with context.files.place(context.tenant):
+            file = await receive(request, context.files, context.tenant, most_bytes, requests.take, requests.end)
+        batch = await batching.accept_written(
+            file,
+            BatchParameters(file.id, MESSAGES, WINDOW, read_window(WINDOW), None, None),
+            context.caller,
+            lane,
+            Naming(name, requests.digest.hexdigest()) if name else None,
+            total=requests.count,
+        )
+    except ApiError as error:  # the caller has named no file
+        raise replace(error, param="requests" if error.param in ("file", "input_file_id") else error.param) from None
     context.call.facts |= {"batch": batch.id, "lane": lane.value}
     return JSONResponse(batch_object(batch))
 
