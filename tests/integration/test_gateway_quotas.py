@@ -152,3 +152,11 @@ async def test_a_message_batch_over_a_quota_is_told_of_its_requests(http: httpx.
     assert told(await ask(http, 500)) == (429, "requests")
     assert (await upload(http, 3_000)).status_code == 200
     assert told(await ask(http, 500)) == (413, "requests")
+
+
+async def test_a_message_batch_with_a_name_is_there_over_each_quota(http: httpx.AsyncClient) -> None:
+    made = (await ask(http, 500, "named")).json()["id"]
+    assert (await upload(http, 3_300)).status_code == 200
+    assert (await ask(http, 500, "named")).json()["id"] == made
+    assert (await ask(http, 501, "named")).status_code == 409
+    assert told(await ask(http, 1, "other")) == (413, "requests"), "there is no room for another"

@@ -227,17 +227,12 @@ async def receive(
     Raises:
         as `receive_file`, and what `take` and `end` raise; nothing is kept.
     """
-    check_encoding(request)
-    announced = request.headers.get("content-length", "")
-    least = int(announced) - around_bytes if announced.isdecimal() else 0
-    if least > most_bytes:
-        named, what = (FILE, "the file is") if around_bytes else ("body", "is")
-        raise InvalidRequest(f"{what} larger than {most_bytes} bytes, which is the limit", named, "request_too_large")
+    least = check_head(request, most_bytes, around_bytes)
     await files.check_quota(tenant, max(least, 1))
     upload = await files.begin_upload(tenant, bounded=around_bytes > 0)
     adding = False
     try:
-        await _read(request, take, upload, most_bytes + around_bytes)
+        await read(request, lambda data: take(data, upload), most_bytes + around_bytes)
         described = end(upload)
         await upload.close()
         adding = True
@@ -249,21 +244,31 @@ async def receive(
         raise
 
 
-async def _read(
-    request: Request, take: Callable[[bytes, Upload], Awaitable[None]], upload: Upload, most_bytes: int
-) -> None:
+def check_head(request: Request, most_bytes: int, around_bytes: int = 0) -> int:
+    """Refuse a body that is encoded, or too large by its length. Returns the least bytes of the file, as announced."""
+    check_encoding(request)
+    announced = request.headers.get("content-length", "")
+    least = int(announced) - around_bytes if announced.isdecimal() else 0
+    if least > most_bytes:
+        named, what = (FILE, "the file is") if around_bytes else ("body", "is")
+        raise InvalidRequest(f"{what} larger than {most_bytes} bytes, which is the limit", named, "request_too_large")
+    return least
+
+
+async def read(request: Request, take: Callable[[bytes], Awaitable[None]], most_bytes: int) -> None:
+    """Give a body to `take`, piece by piece. Raises as `receive_file`, and what `take` raises."""
     size, client = 0, _Client(request)
     with client.call.until_key_ends(client.end):
         while not client.call.body_read:
-            size += await _take(client, take, upload)
+            size += await _take(client, take)
             if size > most_bytes:
                 raise InvalidRequest(f"is larger than {most_bytes} bytes", "body", "request_too_large")
 
 
-async def _take(client: _Client, take: Callable[[bytes, Upload], Awaitable[None]], upload: Upload) -> int:
-    """Write what comes next. Returns its length. A function of its own, so that nothing of it is kept afterwards."""
+async def _take(client: _Client, take: Callable[[bytes], Awaitable[None]]) -> int:
+    """Take what comes next. Returns its length. A function of its own, so that nothing of it is kept afterwards."""
     data = await client.receive()
-    await take(data, upload)
+    await take(data)
     return len(data)
 
 

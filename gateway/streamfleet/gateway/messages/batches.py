@@ -13,7 +13,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import MESSAGES, Lane
 from streamfleet.gateway.auth_context import AuthContext, authenticate
 from streamfleet.gateway.batch_records import BATCH, BatchRecord, BatchStatus
-from streamfleet.gateway.batches.batch_parameters import BatchParameters, choose_lane, read_window
+from streamfleet.gateway.batches.batch_parameters import BatchParameters, batch_not_kept, choose_lane, read_window
 from streamfleet.gateway.batches.lines import LineChecker, most_line_bytes, number_lines
 from streamfleet.gateway.batches.routes import ENDING, cancel_batch
 from streamfleet.gateway.batches.service import INPUT, INPUT_KEPT_MS
@@ -25,7 +25,7 @@ from streamfleet.gateway.files.files import Files, Upload
 from streamfleet.gateway.files.paging import read_page
 from streamfleet.gateway.files.routes import MOST_HELD_BYTES, chain
 from streamfleet.gateway.files.store import ContentGone
-from streamfleet.gateway.files.upload import Described, receive
+from streamfleet.gateway.files.upload import Described, check_head, read, receive
 from streamfleet.gateway.messages.batch_form import (
     BATCHES,
     PREFIX,
@@ -70,8 +70,11 @@ class _Requests:
         self._splitter = RequestSplitter(most_line_bytes(most_body_bytes))
         self._checker = LineChecker(MESSAGES, most_body_bytes)
 
-    async def take(self, data: bytes, upload: Upload) -> None:
-        """Write the requests that are complete with this piece of the body. Raises InvalidRequest, and as `Upload`."""
+    async def take(self, data: bytes, upload: Upload | None = None) -> None:
+        """Check and write the requests that are complete with this piece of the body.
+
+        Raises InvalidRequest, and as `Upload`.
+        """
         time_slice = TimeSlice()
         for text in await offload(len(data), self._splitter.feed, data):
             if self.count == self._most_requests:
@@ -80,11 +83,12 @@ class _Requests:
             most = self._most_body_bytes
             line = await offload(len(text), input_line, text, self.count, self._checker, most)
             self.digest.update(line)
-            await upload.write(line)
+            if upload is not None:
+                await upload.write(line)
             self.count += 1
             await time_slice.yield_if_over()
 
-    def end(self, _: Upload) -> Described:
+    def end(self, _: Upload | None = None) -> Described:
         """Check that all came, and describe the file of them. Raises InvalidRequest."""
         self._splitter.end()
         return "requests.jsonl", INPUT, INPUT_KEPT_MS
@@ -106,15 +110,23 @@ async def create(request: Request) -> JSONResponse:
     name = f"{PREFIX}{BATCH}{request_id(context.caller.owner, key)}" if key else ""
     try:
         with context.files.place(context.tenant):
-            file = await receive(request, context.files, context.tenant, most_bytes, requests.take, requests.end)
-        batch = await batching.accept_written(
-            file,
-            BatchParameters(file.id, MESSAGES, WINDOW, read_window(WINDOW), None, None),
-            context.caller,
-            lane,
-            Naming(name, requests.digest.hexdigest()) if name else None,
-            total=requests.count,
-        )
+            if name and await batching.broker.named(name) is not None:  # no quota may refuse what exists
+                check_head(request, most_bytes)
+                await read(request, requests.take, most_bytes)
+                requests.end()
+                batch = await batching.find_named(Naming(name, requests.digest.hexdigest()))
+            else:
+                file = await receive(request, context.files, context.tenant, most_bytes, requests.take, requests.end)
+                batch = await batching.accept_written(
+                    file,
+                    BatchParameters(file.id, MESSAGES, WINDOW, read_window(WINDOW), None, None),
+                    context.caller,
+                    lane,
+                    Naming(name, requests.digest.hexdigest()) if name else None,
+                    total=requests.count,
+                )
+        if batch is None:  # it was deleted meanwhile
+            raise batch_not_kept()
     except ApiError as error:  # the caller has named no file
         raise replace(error, param="requests" if error.param in ("file", "input_file_id") else error.param) from None
     context.call.facts |= {"batch": batch.id, "lane": lane.value}
