@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import CHAT, Lane
+from streamfleet.common.protocol import CHAT, MESSAGES, Lane
+from streamfleet.common.settings import load
+from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.batch_records import BATCH, FILE, BatchNames, BatchRecord, BatchStatus, FileRecord, new_id
+from streamfleet.gateway.batches import ledger
+from streamfleet.gateway.batches.claimed_batch import ClaimedBatch, Dependencies
+from streamfleet.gateway.batches.lifecycle import run_batch
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending
 from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.files.files import STILL_NEEDED_MS, UPLOAD_HOLD_MS, Files, Upload
@@ -127,3 +134,39 @@ async def test_a_file_that_is_read_ends_later(place: Place) -> None:
     await place.broker.finish_batch(batch, taken.epoch, Ending(BatchStatus.CANCELLED, KEPT_MS, "batch_output"))
     place.clock.now_ms += STILL_NEEDED_MS
     assert (await place.files.sweep(), place.stored) == (1, 0)
+
+
+async def test_a_batch_keeps_its_number_of_requests_while_it_is_cancelled(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known from the start, but was that of the lines ended so far."""
+    monkeypatch.setattr(ledger, "MOST_LINES", 2)
+    body = {"model": "m", "messages": []}
+    lines = [{"custom_id": f"r{number}", "method": "POST", "url": MESSAGES, "body": body} for number in range(5)]
+    file = await place.add("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    ids = [new_id(kind, place.clock.now_ms) for kind in (BATCH, FILE, FILE)]
+    ends_ms = place.clock.now_ms + KEPT_MS
+    record = BatchRecord(
+        ids[0], "t", file.id, ids[1], ids[2], MESSAGES, "24h", Lane.LOW, place.clock.now_ms, ends_ms, total=5
+    )
+    broker, totals = place.broker, []
+    await broker.add_batch(record)
+    await broker.cancel_batch(record.id, "t")
+    taken = await broker.take_batch(record.id, "gateway", 60_000)
+    assert taken is not None
+    save = broker.save_batch
+
+    async def saving(*args: Any) -> Any:
+        saved = await save(*args)
+        found = await broker.batch(record.id)
+        totals.append(found and (found.total, found.cancelled))
+        return saved
+
+    async def announce(_: BatchRecord) -> None:
+        pass
+
+    monkeypatch.setattr(broker, "save_batch", saving)
+    nothing: Any = None  # no request is in a queue
+    parts = Dependencies(place.files, broker, nothing, nothing, load(GatewaySettings), 1_000_000, nothing)
+    await run_batch(ClaimedBatch(parts, taken, b"", 0.0), announce)
+    assert totals == [(5, 2), (5, 4), (5, 5)]

@@ -225,7 +225,7 @@ async def _end_unfinished_lines(claimed: ClaimedBatch) -> None:
                 await _end_requests(claimed, chunk)
                 chunk = []
             if claimed.ledger.full:
-                await claimed.save({} if checked else {"total": str(total)})
+                await claimed.save({} if checked or claimed.batch.written_here else {"total": str(total)})
     await _end_requests(claimed, chunk)
     await claimed.save({"total": str(total)})
 
