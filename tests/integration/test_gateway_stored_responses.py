@@ -235,6 +235,24 @@ async def test_a_try_after_its_result_has_gone_has_one_answer(
     assert (after["output"], after["created_at"]) == (read["output"], read["created_at"])
 
 
+@pytest.mark.parametrize("status", [404, 400])
+async def test_a_try_that_is_refused_leaves_what_is_stored(
+    http: httpx.AsyncClient, rows: redis.asyncio.Redis, status: int
+) -> None:
+    """Its events have gone with its result: it would run anew."""
+    named, first = {"Idempotency-Key": f"refused {status}"}, await post(http, "one")
+    asked = body("two", first["id"], stream=True)
+    name = (await http.post(PATH, json=asked, headers=named)).headers["x-streamfleet-id"]
+    await ended(rows, name)
+    before = (await http.get(f"{PATH}/resp_{name}")).json()
+    await rows.delete(f"{{default}}:result:{name}", f"{{default}}:request:{name}", f"{{default}}:tokens:{name}")
+    if status == 404:
+        await http.delete(f"{PATH}/{first['id']}")
+    refused = await http.post(PATH, json=asked, headers=named | ({} if status == 404 else {"X-Streamfleet-Ttl": "?"}))
+    assert refused.status_code == status, refused.text
+    assert (await http.get(f"{PATH}/resp_{name}")).json() == before
+
+
 async def test_a_try_of_one_that_failed_runs_anew_once_its_result_has_gone(
     http: httpx.AsyncClient, rows: redis.asyncio.Redis
 ) -> None:

@@ -83,6 +83,31 @@ async def test_a_second_call_changes_nothing(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+async def test_a_later_try_replaces_what_it_has_read_and_nothing_else(queue: Queue) -> None:
+    """Two equal tries have read it: the second one leaves what the first one has stored."""
+    stored = replace(FIRST, input="@20000 aa/in")
+    await queue.command("ZADD", f"{queue.keys.base}loose", NOW + LIFE_MS, "aa/in")
+    await broker(queue).add(stored, LOOK_MS)
+    assert await broker(queue).finish(stored, DONE, ["msg_1"])
+    anew = replace(FIRST, input='["anew"]')
+    for later in (5, 7):
+        assert await broker(queue, NOW + later).add(anew, LOOK_MS, NOW) == NOW + 5
+        assert await broker(queue).records(["k-1"]) == [replace(anew, created_ms=NOW + 5)]
+    assert await broker(queue).items("k", ["msg_1"]) == []
+    assert (await queue.dump())["loose"] == [("aa/in", 0)]
+    assert await used(queue) == len(anew.input) + 2
+
+
+async def test_what_finds_no_room_replaces_nothing(queue: Queue) -> None:
+    """One whose end is still to be announced makes no room."""
+    told = replace(FIRST, callback_url="https://example.com/")
+    await broker(queue).add(told, LOOK_MS)
+    assert await broker(queue).finish(told, DONE)
+    before = await queue.dump()
+    assert await broker(queue, NOW + 5, most_bytes=20).add(told, LOOK_MS, NOW) is None
+    assert await queue.dump() == before
+
+
 async def test_one_whose_end_is_announced_stays_open_until_then(queue: Queue) -> None:
     told = replace(FIRST, callback_url="https://example.com/")
     found = broker(queue)

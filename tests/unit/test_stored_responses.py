@@ -29,7 +29,7 @@ class Broker:
         self.closed: list[str] = []
         self.named: list[str] = []
 
-    async def add(self, record: ResponseRecord, look_ms: int) -> int | None:  # noqa: ARG002
+    async def add(self, record: ResponseRecord, look_ms: int, stale_ms: int = 0) -> int | None:  # noqa: ARG002
         return None
 
     async def finish(self, record: ResponseRecord, changes: Any, items: Any = ()) -> bool:  # noqa: ARG002
@@ -121,6 +121,16 @@ def test_what_is_refused_leaves_nothing_in_the_store(responses: Any, files: File
     with pytest.raises(ApiError, match="have not ended"):
         asyncio.run(responses.open(RECORD, Asked({}, len(LONG), [LONG]), {}, existing=False))
     assert not files.there
+
+
+def test_a_try_whose_first_one_died_before_it_stored_replaces_what_it_has_read(responses: Any) -> None:
+    """Where another has stored the new one meanwhile, that stands."""
+    responses.broker.stands = replace(RECORD, status="completed", created_ms=5)
+    asked = Asked({}, 2, stale_ms=5)
+    with pytest.raises(ApiError, match="have not ended"):  # it was to be stored
+        asyncio.run(responses.open(RECORD, asked, {}, existing=True))
+    stands = responses.broker.stands = replace(RECORD, created_ms=6)
+    assert asyncio.run(responses.open(RECORD, asked, {}, existing=True)) == stands
 
 
 @pytest.mark.parametrize("stands", [True, False], ids=["Redis's answer was lost", "another gateway was first"])

@@ -21,9 +21,27 @@ MUTANTS = (
     ),
     Mutant(
         "gateway_response_add: asked again",
-        "if known then return known end\n",
+        "if known and known ~= ARGV[8] then return known end\n",
         "",
         "gateway_responses.a_second_call_changes_nothing",
+    ),
+    Mutant(
+        "gateway_response_add: only the one that was read is replaced",
+        "if known and known ~= ARGV[8] then",
+        "if known and ARGV[8] == '0' then",
+        "gateway_responses.a_later_try_replaces_what_it_has_read_and_nothing_else",
+    ),
+    Mutant(
+        "gateway_response_add: what is replaced goes",
+        "if old then forget(ARGV[1] .. ' ' .. old) end\n",
+        "",
+        "gateway_responses.a_later_try_replaces_what_it_has_read_and_nothing_else",
+    ),
+    Mutant(
+        "gateway_response_add: what finds no room replaces nothing",
+        "if not make_room(tonumber(ARGV[5])",
+        "call('DEL', KEYS[1])\nif not make_room(tonumber(ARGV[5])",
+        "gateway_responses.what_finds_no_room_replaces_nothing",
     ),
     Mutant(
         "gateway_response_add: it steps over what has not ended",

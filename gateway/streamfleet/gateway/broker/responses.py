@@ -149,16 +149,17 @@ class ResponseBroker(SharedKeys[ResponseNames]):
     most_bytes = 268_435_456
     most_turns = 1_000
 
-    async def add(self, record: ResponseRecord, look_ms: int) -> int | None:
+    async def add(self, record: ResponseRecord, look_ms: int, stale_ms: int = 0) -> int | None:
         """Store a response. Returns when it was stored, epoch ms; None if too many of the tenant have not ended.
 
         Args:
             record: the response; where one of this id is stored, it stays as it is.
             look_ms: time until a gateway looks whether it has ended.
+            stale_ms: `created_ms` of the one that it replaces all the same; 0 for none.
         """
         size = sum(map(text_bytes, (record.input, record.response)))
         flat = [word for pair in record.fields().items() for word in pair]
-        args = [record.id, size, self._clock(), KEPT_MS, self.most, self.most_bytes, look_ms, *flat]
+        args = [record.id, size, self._clock(), KEPT_MS, self.most, self.most_bytes, look_ms, stale_ms, *flat]
         created = await self.connection.script("gateway_response_add", self._keys(record.tenant, record.id), args)
         return int(created) if created else None
 

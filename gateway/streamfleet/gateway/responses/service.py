@@ -89,6 +89,7 @@ class Asked:
         background, callback_url, digest: as in `ResponseRecord`.
         known: the response, if an earlier try has stored it; then nothing is added to its body.
         gone: True if its request and result are not in their queue any more: then `known` is the answer.
+        stale_ms: `created_ms` of a stored response that cannot be the answer: the new one takes its place; 0 for none.
     """
 
     body: dict[str, Any]
@@ -104,6 +105,7 @@ class Asked:
     digest: str = ""
     known: ResponseRecord | None = None
     gone: bool = False
+    stale_ms: int = 0
 
 
 class Responses:
@@ -188,9 +190,9 @@ class Responses:
         _check_same(known, asked.digest)
         gone = await (await self._queues.client(known.queue)).broker.known([known.id]) == [None]
         if gone and (asked.body.get("stream") or not (known.background or known.status in CONTINUED)):
-            # Its error's status, or its events, are gone with its result: it runs anew, and is stored anew.
-            await self.broker.delete(known.tenant, known.id)
-            return asked
+            # Its error's status, or its events, are gone with its result: it runs anew, and is stored anew. Until then
+            # it stays: this call may still be refused.
+            return replace(asked, stale_ms=known.created_ms)
         return replace(asked, known=known, gone=gone)
 
     async def _with_items(self, caller: Caller, asked: Asked, most_bytes: int, hold: Callable[[int], None]) -> Asked:
@@ -271,14 +273,15 @@ class Responses:
             Conflict: as of `read`; another try was faster.
             StoreUnavailable: a long text cannot be stored.
         """
-        if existing and (known := (await self.broker.records([record.id]))[0]) is not None:
+        known = (await self.broker.records([record.id]))[0] if existing else None
+        if known is not None and known.created_ms != asked.stale_ms:
             _check_same(known, record.digest)
             return known
         record = replace(record, said=_dump(said), input=await self._keep(record.id, asked.input, asked.size))
         if record.background:  # others are seen by their callers once they have ended
             shown = {name: asked.body[name] for name in SHOWN if asked.body.get(name) is not None}
             record = replace(record, response=await self._keep(record.id, shown, asked.size))
-        created_ms = await self.broker.add(record, SOON_MS if record.background else LOOK_MS)
+        created_ms = await self.broker.add(record, SOON_MS if record.background else LOOK_MS, asked.stale_ms)
         if created_ms is None:
             await self._discard((record.input, record.response))
             text = (
