@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import openai
@@ -17,8 +17,15 @@ import pytest
 import redis
 import redis.asyncio
 
+from streamfleet.cli import gateway_command
+from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerUnavailable
-from streamfleet.gateway.broker.responses import ResponseBroker
+from streamfleet.gateway.api_keys import GatewayNames
+from streamfleet.gateway.auth_context import SLOW_S
+from streamfleet.gateway.broker.responses import ResponseBroker, ResponseNames, ResponseRecord
+from streamfleet.gateway.key_cache import MAX_AGE_S
+from streamfleet.gateway.responses.service import ITEMS_PAUSES_S
+from tests.clocks import HandClock
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, make_key, stage_in
 from tests.integration.test_gateway_responses import told
@@ -488,6 +495,34 @@ async def test_nobody_else_finds_it(stage: Stage, strangers: Strangers, act: str
             assert (await http.get(f"{PATH}/{name}")).status_code == 200, "it is still there"
 
 
+class Waits(HandClock):
+    """The clock of a command that erases.
+
+    Attributes:
+        meanwhile: what happens while it waits.
+        waited_s: how long it has waited.
+    """
+
+    meanwhile: ClassVar[list[Callable[[], Awaitable[object]]]] = []
+    waited_s: ClassVar[list[float]] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited_s.append(seconds)
+        for work in self.meanwhile:
+            await work()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> type[Waits]:
+    class Own(Waits):
+        meanwhile: ClassVar[list[Callable[[], Awaitable[object]]]] = []
+        waited_s: ClassVar[list[float]] = []
+
+    monkeypatch.setattr(gateway_command, "SystemClock", Own)
+    return Own
+
+
+@pytest.mark.usefixtures("waits")
 def test_a_key_is_revoked_with_what_it_stored(stage: Stage) -> None:
     names: dict[str, str] = {}
     for kind, options in (("kept", ()), ("erased", ("--erase-responses",))):
@@ -500,6 +535,31 @@ def test_a_key_is_revoked_with_what_it_stored(stage: Stage) -> None:
         assert not rows.exists(f"{{gateway}}/response:{names['erased']}")
 
 
+def test_what_a_gateway_stores_that_still_trusts_the_key_is_erased(stage: Stage, waits: type[Waits]) -> None:
+    """It has not heard yet that the keys have ended. The command waits once for all of them."""
+    records = [make_key(stage.url, name, tenant="trusted")[1] for name in ("one", "two")]
+    late = [ResponseRecord(f"{record.id}-late", "trusted", "default") for record in records]
+
+    async def stores() -> None:
+        found = ResponseBroker(Connection(stage.url), ResponseNames(GatewayNames().base))
+        try:
+            assert all([await found.add(each, 1_000) for each in late])
+        finally:
+            await found.close()
+
+    waits.meanwhile.append(stores)
+    command = ("gateway", "keys", "revoke", *(record.id for record in records), "--erase-responses")
+    ended = streamfleet(stage.url, *command)
+    assert (ended.returncode, "waiting 10 s" in ended.stderr) == (0, True)
+    assert waits.waited_s == [gateway_command.STORED_S]
+    assert MAX_AGE_S + SLOW_S + sum(ITEMS_PAUSES_S) < gateway_command.STORED_S
+    with redis.Redis.from_url(stage.url) as rows:
+        assert not rows.exists(*(f"{{gateway}}/response:{each.id}" for each in late))
+    assert streamfleet(stage.url, *command).returncode
+    assert waits.waited_s == [gateway_command.STORED_S], "there is nothing to wait for"
+
+
+@pytest.mark.usefixtures("waits")
 def test_an_erasure_that_broke_midway_can_be_repeated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its key is refused at once."""
     key, record = make_key(stage.url, "half erased")

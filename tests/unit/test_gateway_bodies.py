@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
-from streamfleet.gateway import metrics
+from streamfleet.gateway import auth_context, metrics
+from streamfleet.gateway.auth_context import SLOW_S, AuthContext
+from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.body import Bodies, Holding, read_body
 from streamfleet.gateway.call import Call
 from streamfleet.gateway.errors import ApiError
+from tests.clocks import HandClock
 
 MOST = 1_000
 Receive = Callable[[], Awaitable[Any]]
@@ -157,3 +161,24 @@ async def test_a_body_that_is_too_slow_is_let_go_of(monkeypatch: pytest.MonkeyPa
         await read_body(asking, 10_000, bodies.hold("a"))
     asking.state.call.release()
     assert held() == before
+
+
+@pytest.mark.parametrize(("took_s", "checked"), [(SLOW_S, []), (SLOW_S + 0.1, [0])])
+async def test_the_key_of_a_slow_body_is_checked_again(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, checked: list[int]
+) -> None:
+    """It may have ended meanwhile; no request counts twice."""
+    clock, asked = HandClock(), list[int]()
+
+    async def arrives(*_: object) -> bytes:
+        await clock.sleep(took_s)
+        return b"{}"
+
+    async def admit(_: object, requests: int) -> None:
+        asked.append(requests)
+
+    monkeypatch.setattr(auth_context, "read_body", arrives)
+    gateway: Any = SimpleNamespace(clock=clock, bodies=Bodies(10), authenticator=SimpleNamespace(admit=admit))
+    nothing: Any = None
+    context = AuthContext(nothing, gateway, nothing, Caller())
+    assert (await context.read_body(10), asked) == (b"{}", checked)

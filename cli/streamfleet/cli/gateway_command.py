@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamfleet.cli.webhooks_command import webhooks
+from streamfleet.common.clock import SystemClock
 from streamfleet.common.errors import SettingsError
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.commands.common import FAILED, AsJson, QueueName, RedisUrl, fail, out, out_record, run, say
@@ -28,6 +29,9 @@ MaxRunning = Annotated[
     int | None,
     typer.Option("--max-running", help="Most requests of the tenant that run at once. Default: no limit is named."),
 ]
+STORED_S = 10.0
+"""Time after the end of a key until nothing more is stored for it: a gateway may trust it for five seconds, and what it
+has let in may take a few until it is stored."""
 EXTRA = {"fastapi", "starlette", "uvicorn", "httptools", "uvloop"}
 
 
@@ -269,8 +273,12 @@ async def _revoke(redis_url: str | None, ids: list[str], *, erase: bool) -> None
         _check_id(each)
     broker = _broker(redis_url)
     try:
+        ended = [record for each in ids if erase and (record := await broker.end(each)) is not None]
+        if ended:
+            await _erase(broker, ended)
         # The record of a key, which names its tenant, goes last: what broke midway can be repeated.
-        missing = [each for each in ids if (erase and not await _erase(broker, each)) or not await broker.revoke(each)]
+        there = {record.id for record in ended} if erase else {*ids}
+        missing = [each for each in ids if each not in there or not await broker.revoke(each)]
     finally:
         await broker.close()
     for each in ids:
@@ -279,17 +287,16 @@ async def _revoke(redis_url: str | None, ids: list[str], *, erase: bool) -> None
         raise typer.Exit(FAILED)
 
 
-async def _erase(broker: GatewayBroker, key_id: str) -> bool:
-    """End a key, and delete the responses that are stored for it. False if there is no such key."""
+async def _erase(broker: GatewayBroker, ended: list[KeyRecord]) -> None:
+    """Delete the responses that are stored for keys that have just ended, once no gateway stores any more."""
     from streamfleet.gateway.broker.responses import ResponseBroker, ResponseNames
 
-    record = await broker.end(key_id)
-    if record is None:
-        return False
+    say(f"nobody gets in with them any more; waiting {STORED_S:g} s for what the gateways still store")
+    await SystemClock().sleep(STORED_S)
     stored = ResponseBroker(broker.connection, ResponseNames(broker.names.base))
-    for each in await stored.ids_of(record.tenant, key_id):
-        await stored.delete(record.tenant, each)
-    return True
+    for record in ended:
+        for each in await stored.ids_of(record.tenant, record.id):
+            await stored.delete(record.tenant, each)
 
 
 def _check_id(text: str) -> None:

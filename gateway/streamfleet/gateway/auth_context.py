@@ -28,6 +28,9 @@ from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.request_parameters import Bounds, RequestParameters, ignored_text, read_parameters
 from streamfleet.producer.handle import Handle
 
+SLOW_S = 1.0
+"""After a body that took longer to arrive, its key is checked again."""
+
 
 @dataclass(frozen=True, slots=True)
 class AuthContext:
@@ -62,9 +65,13 @@ class AuthContext:
         return DisconnectWatcher(self.request.receive, gateway.stopping, calls, digest, lane)
 
     async def read_body(self, most_bytes: int, setting: str = "") -> bytes:
-        """Read the request's body. Raises like `body.read_body`."""
-        room = self.gateway.bodies.hold(self.caller.tenant)
-        return await read_body(self.request, most_bytes, room, setting)
+        """Read the request's body. Raises like `body.read_body`, and ApiError if its key has ended meanwhile."""
+        room, monotonic = self.gateway.bodies.hold(self.caller.tenant), self.gateway.clock.monotonic
+        began_s = monotonic()
+        raw = await read_body(self.request, most_bytes, room, setting)
+        if monotonic() - began_s > SLOW_S:
+            await self.gateway.authenticator.admit(self.request, 0)
+        return raw
 
     def hold_body(self, size: int) -> None:
         """Count what is added to the request's body as held, as long as that. Raises ApiError if there is no room."""
