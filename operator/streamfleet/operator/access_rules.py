@@ -398,7 +398,7 @@ def _files_and_batches(p: Patterns) -> list[Grant]:
         Grant(("get", "getbit", "setbit", "del"), p.beside(BOTH, "done:*")),
         Grant(("hset", "hget", "hmget", "hgetall", "set", "mget", "pexpire", "del"), p.beside(BOTH, "response:*")),
         Grant(("zadd", "zcard", "zrange", "zrem", "pexpire"), p.beside(BOTH, "responses:*")),
-        Grant(("zadd", "zrem", "zscore", "zrangebyscore"), p.beside(BOTH, "open_responses")),
+        Grant(("zadd", "zrem", "zmscore", "zrangebyscore"), p.beside(BOTH, "open_responses")),
     ]
 
 
