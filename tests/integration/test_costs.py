@@ -35,10 +35,7 @@ ENQUEUED = {"xadd": 1, "get": 1, "exists": 1, "set": 1}
 FINISHED = {"hset": 1, "pexpire": 1, "getex": 1, "xadd": 1}
 NOTHING_ELSE = 0.8  # the rest comes once for many requests
 SCRIPT_CALLS_ENQUEUE, SCRIPT_CALLS_FINISH = 1 / 100, 1 / 32
-PYTHON_CALLS_ENQUEUE, PYTHON_CALLS_FINISH = (
-    90,
-    355,
-)  # 88 and 339 on Python 3.11; 349 at a load of 13, where fewer are done together
+PYTHON_CALLS_ENQUEUE, PYTHON_CALLS_FINISH = 90, 345  # 88 and 339 on Python 3.11
 
 
 class Calls:
@@ -116,21 +113,24 @@ async def test_from_the_lane_to_the_result(redis_url: str) -> None:
         def succeeded(number: int) -> bool:
             return bool(client.hget("{default}:counts", "succeeded") == b"%d" % number)
 
-        engine = Gated(500, SLOTS)
+        engine, numbers, spent = Gated(500, SLOTS), list[float](), list[Counter[str]]()
         async with worker_inside(redis_url, engine, lease_ms=60_000) as inside:
             await eventually(lambda: succeeded(REQUESTS), 30)  # whatever is done once is done
-            engine.slots = 0
-            await fill(redis_url)
-            client.config_resetstat()
-            with Calls() as calls:
-                engine.slots = SLOTS
-                inside.worker._in_flight.changed.set()
-                async with asyncio.timeout(30):
-                    while not succeeded(2 * REQUESTS):  # noqa: ASYNC110 - each look is counted too: few of them
-                        await asyncio.sleep(0.2)
-            spent = commands(client)
-    check(spent, FINISHED, SCRIPT_CALLS_FINISH)
-    assert calls.number / REQUESTS <= PYTHON_CALLS_FINISH
+            # A busy machine splits what is done for many requests at once; the least of some rounds is the code's.
+            for done in (2 * REQUESTS, 3 * REQUESTS, 4 * REQUESTS):
+                engine.slots = 0
+                await fill(redis_url)
+                client.config_resetstat()
+                with Calls() as calls:
+                    engine.slots = SLOTS
+                    inside.worker._in_flight.changed.set()
+                    async with asyncio.timeout(30):
+                        while not succeeded(done):  # noqa: ASYNC110 - each look is counted too: few of them
+                            await asyncio.sleep(0.2)
+                numbers.append(calls.number / REQUESTS)
+                spent.append(commands(client))
+    check(min(spent, key=Counter.total), FINISHED, SCRIPT_CALLS_FINISH)
+    assert min(numbers) <= PYTHON_CALLS_FINISH
 
 
 async def calls_over_http(at_once: int) -> float:

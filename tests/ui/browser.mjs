@@ -33,10 +33,13 @@ export async function watchedTab(browser, origin, options = {}) {
   });
   page.on("console", (message) => {
     const failed = message.text().startsWith("Failed to load resource");
-    // A gateway that has waited for a busy machine's Redis answers 503; the page asks again, as it does for people.
-    const busy = message.text().includes("status of 503");
     const matters = message.type() === "error" || message.type() === "warning";
-    if (matters && !(failed && (tolerant.now || busy))) faults.push(`console: ${message.text()}`);
+    if (matters && !(failed && tolerant.now)) faults.push(`console: ${message.text()}, ${message.location().url}`);
+  });
+  // The console does not say why.
+  page.on("response", async (response) => {
+    if (response.status() < 500 || tolerant.now) return;
+    faults.push(`answered ${response.status()}: ${await response.text().catch(String)}`);
   });
   return { context, page, faults, tolerant };
 }
