@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class WrongOutcome(Exception):
 
 @dataclass(frozen=True)
 class Act:
-    """What became of requests while something happened to a fleet."""
+    """Counts of requests during one event of a fleet: asked, answered, run again."""
 
     fleet: str
     name: str
@@ -55,7 +56,7 @@ class Stage:
 
     Attributes:
         redis_image: the same.
-        acts: what became of requests so far.
+        acts: counts of all events so far.
     """
 
     def __init__(self, podman: Podman, client: str, redis: str) -> None:
@@ -189,7 +190,9 @@ class Load:
     def __init__(self, process: subprocess.Popen[str], fleet: str, act: str, acts: list[Act]) -> None:
         self._process, self._fleet, self._act, self._acts = process, fleet, act, acts
         assert process.stdout is not None
-        process.stdout.readline()  # a container takes its time to start
+        # A container takes its time to start. By bytes: `communicate` does not see what `readline` has read ahead.
+        while os.read(process.stdout.fileno(), 1) not in (b"\n", b""):
+            pass
 
     def results(self, timeout_s: float = 120.0) -> list[dict[str, Any]]:
         """End the load. Returns the one result of each request. Raises WrongOutcome when one has none, or failed."""
