@@ -225,6 +225,24 @@ async def test_batches_are_listed_in_pages_from_both_ends(stage: Stage) -> None:
                 await batches.list(**wrong)
 
 
+async def test_a_list_does_not_read_batches_of_other_endpoints(stage: Stage, rows: Any) -> None:
+    secret, _ = await add_key(stage.url, "evaluator")
+    async with Claude(base_url=stage.gateway.url, api_key=secret, max_retries=0) as client:
+        made = await client.messages.batches.create(requests=[asked("a")])
+        others = [f"batch_{number:032x}" for number in range(600)]
+        async with rows.pipeline() as pipeline:
+            for each in others:
+                pipeline.hset(f"{{gateway}}/batch:{each}", "endpoint", "/v1/chat/completions")
+            pipeline.zadd("{gateway}/batches:evaluator", dict.fromkeys(others, 0))
+            await pipeline.execute()
+        await ended(client, made.id)
+        await rows.config_resetstat()
+        assert [each.id async for each in client.messages.batches.list()] == [made.id]
+        stats = await rows.info("commandstats")
+    assert stats["cmdstat_hget"]["calls"] > 600
+    assert stats["cmdstat_hgetall"]["calls"] < 100, "read by the gateway for other things"
+
+
 async def test_openais_calls_see_them_as_batches(stage: Stage, sdk: openai.AsyncOpenAI, claude: Claude) -> None:
     made = await claude.messages.batches.create(requests=[asked("a", 8_000)])
     batch = await sdk.batches.retrieve(made.id[3:])
@@ -233,6 +251,11 @@ async def test_openais_calls_see_them_as_batches(stage: Stage, sdk: openai.Async
     assert (await ended(claude, made.id)).cancel_initiated_at is not None
     with pytest.raises(openai.NotFoundError):
         await sdk.files.retrieve(batch.input_file_id)
+    kept = await claude.messages.batches.create(requests=[asked("a", 8_000)])
+    hidden = (await sdk.batches.retrieve(kept.id[3:])).input_file_id
+    with pytest.raises(openai.NotFoundError, match="there is no file"):
+        await sdk.batches.create(input_file_id=hidden, endpoint="/v1/chat/completions", completion_window="24h")
+    await claude.messages.batches.cancel(kept.id)
     file = await sdk.files.create(file=b'{"custom_id": "a"}\n', purpose="batch")
     made_of_file: Any = "/v1/messages"
     with pytest.raises(openai.BadRequestError, match="endpoint"):

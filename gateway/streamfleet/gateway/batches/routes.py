@@ -18,6 +18,7 @@ from streamfleet.gateway.batches.batch_parameters import choose_lane, read_batch
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, answers, body, operation, paging
 from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.paging import read_page
+from streamfleet.gateway.files.routes import VISIBLE
 from streamfleet.gateway.offload import StreamedJson, encode_all
 
 MOST_BODY_BYTES = 65_536
@@ -41,7 +42,9 @@ async def create(request: Request) -> JSONResponse:
     context.show_lane(lane, Lane.LOW)
     await context.batching.check_callback(parameters.callback_url, context.tenant)
     naming = read_naming(request.headers, BATCH, context.caller.owner, asked, lane)
-    batch = await context.batching.accept(parameters, context.caller, lane, naming)
+    file = await context.files.broker.file(parameters.input_file_id)
+    hidden = file is not None and file.purpose not in VISIBLE  # the gateway wrote it, and deletes it after its batch
+    batch = None if hidden else await context.batching.accept(parameters, context.caller, lane, naming)
     if batch is None:
         text = f"there is no file {parameters.input_file_id!r}: upload it first, with POST /v1/files"
         raise ApiError(404, text, "file_not_found", param="input_file_id")

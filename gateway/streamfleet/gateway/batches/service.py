@@ -67,8 +67,8 @@ INPUT = "job_input"
 """Purpose of an input that the gateway wrote, which callers do not see."""
 INPUT_KEPT_MS = 3_600_000
 """Lifetime of such an input without a batch: an open batch keeps its input."""
-LISTED_AT_ONCE = 10
-"""A batch may have a hundred errors, which take time to parse."""
+LISTED_AT_ONCE, LOOKED_AT_ONCE = 10, 500
+"""A batch may have a hundred errors, which take time to parse; its endpoint alone takes none."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
 """Most bytes of outputs in a webhook, and of the files read for it: Redis holds every outstanding webhook."""
 LOCAL = (
@@ -287,16 +287,24 @@ class Batching:
         """
         found: list[BatchRecord] = []
         while len(found) < most:
-            ids = await self.broker.batch_ids(tenant, after, LISTED_AT_ONCE, newest_first=newest_first)
-            records = await self.broker.batches(ids)
-            gone = [each for each, record in zip(ids, records, strict=True) if record is None]
-            if gone:
-                await self.broker.forget_batches(tenant, gone)
-            found += [record for record in records if record is not None and endpoint in ("", record.endpoint)]
-            if len(ids) < LISTED_AT_ONCE:
+            at_once = LOOKED_AT_ONCE if endpoint else LISTED_AT_ONCE
+            ids = await self.broker.batch_ids(tenant, after, at_once, newest_first=newest_first)
+            wanted = await self.broker.ids_for(endpoint, ids) if endpoint else ids
+            for at in range(0, len(wanted), LISTED_AT_ONCE):
+                found += await self._existing(tenant, wanted[at : at + LISTED_AT_ONCE])
+                if len(found) >= most:
+                    break
+            if len(ids) < at_once:
                 break
             after = ids[-1]
         return found[:most]
+
+    async def _existing(self, tenant: str, batch_ids: Sequence[str]) -> list[BatchRecord]:
+        records = await self.broker.batches(batch_ids)
+        gone = [each for each, record in zip(batch_ids, records, strict=True) if record is None]
+        if gone:
+            await self.broker.forget_batches(tenant, gone)
+        return [record for record in records if record is not None]
 
     async def _announce_end(self, batch: BatchRecord) -> None:
         if not batch.callback_url:

@@ -189,6 +189,14 @@ class BatchBroker(SharedKeys[BatchNames]):
         replies = await self.connection.pipeline([("HGETALL", self.names.batch(batch_id)) for batch_id in batch_ids])
         return [read_batch(batch_id, mapping(reply)) for batch_id, reply in zip(batch_ids, replies, strict=True)]
 
+    async def ids_for(self, endpoint: str, batch_ids: Sequence[str]) -> list[str]:
+        """Those batches that go to an endpoint, or are deleted, in one round trip."""
+        if not batch_ids:
+            return []
+        replies = await self.connection.pipeline([("HGET", self.names.batch(each), "endpoint") for each in batch_ids])
+        wanted = (None, endpoint.encode())
+        return [each for each, reply in zip(batch_ids, replies, strict=True) if reply in wanted]
+
     async def batch_ids(self, tenant: str, after: str, most: int, *, newest_first: bool = True) -> list[str]:
         """Ids of a tenant's batches after one of them (empty: from the beginning)."""
         return await page(self.connection, self.names.batches(tenant), after, most, newest_first=newest_first)
