@@ -45,7 +45,7 @@ SLOTS, PROMPT_TOKENS = ENGINE.engine.slots, 100
 START_S = 120.0
 """From the pod to a loaded model."""
 TOLERANCE = 0.1
-"""Of the HorizontalPodAutoscaler, by default."""
+"""Default of the HorizontalPodAutoscaler: it changes nothing within 10 % of its target."""
 PATIENCE_S, NO_DEADLINE_S = 300.0, 1e9
 SEED, MORNING_H, PER_S = 7, 6, 4.0
 KINDS = {
@@ -148,7 +148,7 @@ class Pace:
 
 @dataclass
 class Outcome:
-    """What a day came to. `late` passed their deadline, `late_of_cold` after they came while no worker was ready."""
+    """Counts of one day. `late` is requests after their deadline, `late_of_cold` those that no worker was ready for."""
 
     requests: int
     unanswered: int

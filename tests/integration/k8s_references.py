@@ -79,7 +79,7 @@ def _names_used(pod: Manifest) -> Iterator[tuple[str, str]]:
     for volume in pod.get("volumes", []):
         if "configMap" in volume:
             yield "ConfigMap", volume["configMap"]["name"]
-        # One that is only read is there already, from what filled it.
+        # A claim that is mounted read-only exists already: something else filled it.
         if "persistentVolumeClaim" in volume and not volume["persistentVolumeClaim"].get("readOnly"):
             yield "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]
     for container in pod["containers"]:

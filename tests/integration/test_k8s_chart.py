@@ -497,7 +497,7 @@ WAITS = {"NoWorker": "5m", "NoReadyWorker": "10m"}
 
 
 def waits_of(rules: dict[str, Any]) -> dict[str, str]:
-    """How long the alerts on workers wait."""
+    """Returns the waits of the alerts on workers, by name."""
     found = {rule.get("alert", ""): rule.get("for", "") for group in rules["groups"] for rule in group["rules"]}
     return {name: found[f"Streamfleet{name}"] for name in WAITS}
 

@@ -24,7 +24,7 @@ from streamfleet.producer.batch_lines import NO_LIMIT, BadLine
 
 BATCHES = f"{MESSAGES}/batches"
 PREFIX = "msg"
-"""What stands before a batch's own id in Anthropic's form of it."""
+"""Beginning of a batch's id in Anthropic's form; the id of its record follows."""
 MOST_AROUND_BYTES = 1_024
 """Most bytes before the first request, and behind the last."""
 FIELDS = ("custom_id", "params")
