@@ -212,6 +212,7 @@ async def test_batches_are_listed_in_pages_from_both_ends(stage: Stage) -> None:
         made = [(await batches.create(requests=[asked("a")])).id for _ in range(7)][::-1]
         assert [each.id async for each in batches.list(limit=2)] == made
         assert [each.id async for each in batches.list()] == made, "more than a page holds"
+        assert len((await batches.list()).data) == CONSTANTS["gateway.messages.batches.MOST_ON_PAGE"]
         first = await batches.list(limit=2)
         assert ([each.id for each in first.data], first.has_more) == (made[:2], True)
         assert (first.first_id, first.last_id) == (made[0], made[1])

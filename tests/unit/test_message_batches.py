@@ -135,6 +135,7 @@ def test_a_bad_body_names_the_field_and_the_request(name: str, step: int) -> Non
         (b"{}", "requests: is missing"),
         (b'{"requests": null}', "requests: must be a list"),
         (b'{"requests": [{"custom_id": "a", "params": {}}]}', "requests.0.params.messages: is missing: "),
+        (f'{{"requests": [{A}, {A}]}}'.encode(), "requests.1.custom_id: 'a' is that of an earlier request"),
     ],
 )
 def test_a_field_is_named_once(body: bytes, said: str) -> None:
