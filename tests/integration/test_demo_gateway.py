@@ -47,7 +47,8 @@ def demo(repository: Path, folder: Path, *arguments: str) -> Iterator[subprocess
     }
     with (folder / "shown").open("wb") as shown:
         process = subprocess.Popen(
-            ["bash", repository / SCRIPT, "--engine", "simulated", *arguments],
+            # A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
+            ["env", "--default-signal=INT", "bash", repository / SCRIPT, "--engine", "simulated", *arguments],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=shown,
