@@ -10,8 +10,7 @@ from typing import Any
 from bench.core.reports import Report, Table, Target
 from bench.core.rounds import Sample, middle, percentile, ratio
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
-from bench.gateway.many import BEFORE, NOW, TWO, Load, Seen, key
-from streamfleet.common.protocol import CHAT, MESSAGES, RESPONSES
+from bench.gateway.many import BEFORE, CHAT, MESSAGES, NOW, RESPONSES, TWO, Load, Seen, key
 
 SIDES, TWO_TO_ONE = {300: 1.0, 1000: 0.7}, 1.15
 """Most of the CPU of the commit before, by streams, and of one process."""
