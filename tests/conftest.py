@@ -17,6 +17,10 @@ from tests import programs
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# vLLM on CPU binds its threads to all cores but the last: engines that run at a time would share one of two.
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 programs.on_path()
 pytest_terminal_summary = programs.pytest_terminal_summary
 
