@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -327,6 +328,54 @@ async def test_a_large_batch_takes_little_memory(stage: Stage, claude: Claude) -
     await claude.messages.batches.cancel(made[0].id)
     assert peak - before < 20_000_000, "the body has 25 MB"
     await ended(claude, made[0].id)
+
+
+async def test_unfinished_requests_are_bounded_together(
+    stage: Stage, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each upload held one of 6 MB that counted nowhere."""
+    (first, _), (second, _), (third, _) = [await add_key(stage.url, f"sender-{number}") for number in range(3)]
+    text = json.dumps({"requests": [asked("a"), asked("b", system="@")]}).replace("@", "\\u0061" * 70_000).encode()
+    folder, before = next(tmp_path_factory.getbasetemp().glob("batches*")), contents(stage, tmp_path_factory)
+
+    async def create(key: str, *waits: asyncio.Event) -> httpx.Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            for piece, wait in zip((text[:-9], text[-9:-2]), waits, strict=False):
+                yield piece
+                await wait.wait()
+            yield text[-2:] if waits else text
+
+        async with gateway.http(key) as http:
+            return await http.post(PATH, content=pieces())
+
+    def held() -> float:
+        return gateway.metric("streamfleet_gateway_body_bytes")
+
+    limits = {"gateway_files": f"file://{folder}/files", "gateway_max_held_bytes": 1_048_576}
+    with gateway_on(stage.url, tmp_path, **limits) as gateway:
+        go_on, end = asyncio.Event(), asyncio.Event()
+        uploads = [asyncio.create_task(create(first, go_on, end))]
+        await eventually(lambda: held() > 420_000, 20, "the first request is held")
+        answer = await create(first)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
+        uploads.append(asyncio.create_task(create(second, go_on, end)))
+        await eventually(lambda: held() > 840_000, 20, "the second is held")
+        answer = await create(third)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
+        assert int(answer.headers["retry-after"]) > 0
+        assert len(contents(stage, tmp_path_factory) - before) == 2, "nothing is kept of what was refused"
+        go_on.set()
+        await eventually(lambda: held() < 10, 20, "a request that was written is not held")
+        torn = asyncio.create_task(create(third, asyncio.Event()))
+        await eventually(lambda: held() > 420_000, 20, "the third is held")
+        torn.cancel()
+        end.set()
+        for key, upload in zip((first, second), uploads, strict=True):
+            made = await upload
+            assert made.status_code == 200
+            async with Claude(base_url=gateway.url, api_key=key, max_retries=0) as client:
+                await ended(client, made.json()["id"])
+        await eventually(lambda: held() == 0, 20, "nothing is left")
 
 
 async def test_a_body_may_not_be_larger_than_a_file(stage: Stage) -> None:

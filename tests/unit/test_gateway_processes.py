@@ -58,6 +58,17 @@ def test_bytes_are_bounded_for_all_processes_together(two: tuple[SharedCounts, .
     more.add(MOST // 2)
 
 
+def test_bytes_are_let_go_whatever_other_processes_hold(two: tuple[SharedCounts, ...]) -> None:
+    """Two that look at the same moment both find room."""
+    holding = Bodies(MOST, shared=two[0]).hold("a")
+    holding.add(MOST)
+    two[1].add(Count.BODIES, 2 * MOST)
+    holding.resize(MOST // 2)
+    assert two[1].others(Count.BODIES) == MOST // 2
+    holding.release()
+    assert two[1].others(Count.BODIES) == 0
+
+
 async def test_an_answer_finds_the_room_that_another_process_has_left(two: tuple[SharedCounts, ...]) -> None:
     here, there = (Bodies(MOST, answers=True, shared=each) for each in two)
     holding = there.hold("a")

@@ -14,7 +14,9 @@ from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.results import Result, Timings
 from streamfleet.gateway.batch_records import BatchRecord, BatchStatus
 from streamfleet.gateway.batches.lines import LineChecker, most_line_bytes
+from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.messages.batch_form import RequestSplitter, batch_object, input_line, own_id, result_line
+from streamfleet.gateway.messages.batches import _Requests
 from streamfleet.gateway.metrics import endpoint_label
 from streamfleet.producer.batch_lines import BadLine, answer_line, refusal_line
 
@@ -180,6 +182,23 @@ def test_blanks_between_requests_are_not_held() -> None:
         tracemalloc.stop()
     splitter.end()
     assert found == [A.encode(), B.encode()]
+
+
+async def test_a_request_counts_as_held_until_it_is_written() -> None:
+    room = Bodies(MOST).hold("a")
+    requests, held = _Requests(MOST, 2, Lane.LOW, room), list[int]()
+
+    class Upload:
+        async def write(self, line: bytes) -> None:
+            assert line
+            held.append(room.bytes)
+
+    upload: Any = Upload()
+    await requests.take(f'{{"requests": [{A}, {B[:-1]}'.encode(), upload)
+    assert room.bytes == len(B) - 1
+    await requests.take(b"}]}", upload)
+    assert (held, room.bytes) == ([len(A) + len(B) + 15, len(B) + 2], 1)
+    room.release()
 
 
 MESSAGE = {"type": "message", "content": []}

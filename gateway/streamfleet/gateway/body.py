@@ -124,9 +124,14 @@ class Holding:
 
     def add(self, size: int) -> None:
         """Count bytes that have arrived. Raises ApiError if there is no room for them."""
-        self._bodies.check(self._tenant, self.bytes, self.bytes + size)
-        self._bodies.count(self._tenant, size)
-        self.bytes += size
+        self.resize(self.bytes + size)
+
+    def resize(self, size: int) -> None:
+        """Count so many bytes as held, in place of those before. Raises ApiError if they are more and find no room."""
+        if size > self.bytes:
+            self._bodies.check(self._tenant, self.bytes, size)
+        self._bodies.count(self._tenant, size - self.bytes)
+        self.bytes = size
 
     async def add_soon(self, size: int) -> None:
         """Count bytes as `add` does, if need be after a short wait for room. Raises ApiError if there is still none."""
@@ -142,8 +147,7 @@ class Holding:
 
     def release(self) -> None:
         """Count the body as no longer held."""
-        self._bodies.count(self._tenant, -self.bytes)
-        self.bytes = 0
+        self.resize(0)
 
 
 async def read_body(request: Request, most_bytes: int, holding: Holding, setting: str = "") -> bytes:

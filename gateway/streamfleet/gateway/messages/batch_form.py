@@ -53,18 +53,19 @@ class RequestSplitter:
 
     Attributes:
         count: number of requests so far.
+        held: what has come and is not in a request that was given.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self.count = 0
         self._most_bytes = most_bytes
-        self._held = bytearray()
+        self.held = bytearray()
         self._start = self._at = self._depth = 0  # of the request that is being read
         self._begun = self._in_text = self._comma = self._ended = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add a piece. Returns the requests that are complete with it. Raises InvalidRequest."""
-        held, found = self._held, list[bytes]()
+        held, found = self.held, list[bytes]()
         held += data
         if not self._begun:
             if (begin := _BEGIN.match(held)) is None:
@@ -85,27 +86,27 @@ class RequestSplitter:
 
     def end(self) -> None:
         """Check that the body was complete. Raises InvalidRequest."""
-        if not self._ended or not _END.fullmatch(self._held):
+        if not self._ended or not _END.fullmatch(self.held):
             raise InvalidRequest("is not an object with a whole list of requests", "body", "invalid_json")
         if not self.count:
             raise InvalidRequest("must have one request or more", "requests")
 
     def _check_around(self) -> None:
         """Refuse what cannot become the beginning of a body, or its end."""
-        other = _OTHER.match(self._held)
+        other = _OTHER.match(self.held)
         if other is not None and (self._ended or other[1] != b"requests"):
             name = other[1].decode(errors="replace")
             raise InvalidRequest("is not a field of a batch: it has requests, once", name, "unsupported_parameter")
-        if not self._begun and _EMPTY.match(self._held):
+        if not self._begun and _EMPTY.match(self.held):
             raise InvalidRequest("is missing", "requests", "missing_required_parameter")
-        if not self._begun and _NO_LIST.match(self._held):
+        if not self._begun and _NO_LIST.match(self.held):
             raise InvalidRequest("must be a list", "requests", "invalid_type")
-        if len(self._held) > MOST_AROUND_BYTES:
+        if len(self.held) > MOST_AROUND_BYTES:
             raise InvalidRequest("must be an object with a list of requests", "body", "invalid_json")
 
     def _next(self) -> bytes | None:
         """Returns the next request; None if more has to come."""
-        held = self._held
+        held = self.held
         while not self._depth:
             if self._ended:
                 return None
@@ -130,7 +131,7 @@ class RequestSplitter:
 
     def _find_end(self) -> bool:
         """Go on to the end of the request; False if that has to come."""
-        held = self._held
+        held = self.held
         while self._depth:
             if self._in_text:
                 rest = _TEXT.match(held, self._at)

@@ -17,6 +17,7 @@ from streamfleet.gateway.batches.batch_parameters import BatchParameters, batch_
 from streamfleet.gateway.batches.lines import LineChecker, most_line_bytes, number_lines
 from streamfleet.gateway.batches.routes import ENDING, cancel_batch
 from streamfleet.gateway.batches.service import INPUT, INPUT_KEPT_MS
+from streamfleet.gateway.body import Holding
 from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.disconnect import Streamed
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, TEXT, answers, body, operation, paging, query
@@ -58,14 +59,15 @@ class _Requests:
         most_body_bytes: largest body of a request.
         most_requests: of a batch.
         lane: of the batch.
+        room: counts what is held of them.
 
     Attributes:
         count: number of requests.
         digest: of the batch, for its name.
     """
 
-    def __init__(self, most_body_bytes: int, most_requests: int, lane: Lane) -> None:
-        self.count, self.digest = 0, hashlib.sha256(lane.encode())
+    def __init__(self, most_body_bytes: int, most_requests: int, lane: Lane, room: Holding) -> None:
+        self.count, self.digest, self._room = 0, hashlib.sha256(lane.encode()), room
         self._most_body_bytes, self._most_requests = most_body_bytes, most_requests
         self._splitter = RequestSplitter(most_line_bytes(most_body_bytes))
         self._checker = LineChecker(MESSAGES, most_body_bytes)
@@ -73,9 +75,10 @@ class _Requests:
     async def take(self, data: bytes, upload: Upload | None = None) -> None:
         """Check and write the requests that are complete with this piece of the body.
 
-        Raises InvalidRequest, and as `Upload`.
+        Raises InvalidRequest, ApiError if there is no room for it, and as `Upload`.
         """
         time_slice = TimeSlice()
+        self._room.resize(len(self._splitter.held) + len(data))
         for text in await offload(len(data), self._splitter.feed, data):
             if self.count == self._most_requests:
                 said = f"may have {self._most_requests} requests: make several batches"
@@ -87,6 +90,7 @@ class _Requests:
                 await upload.write(line)
             self.count += 1
             await time_slice.yield_if_over()
+        self._room.resize(len(self._splitter.held))
 
     def end(self, _: Upload | None = None) -> Described:
         """Check that all came, and describe the file of them. Raises InvalidRequest."""
@@ -104,7 +108,10 @@ async def create(request: Request) -> JSONResponse:
     batching, settings = context.batching, context.settings
     lane = choose_lane(request.headers, {}, context.caller.lanes)
     context.show_lane(lane, Lane.LOW)
-    requests = _Requests(batching.most_body_bytes, min(MOST_REQUESTS, settings.gateway_batch_max_requests), lane)
+    room = context.gateway.bodies.hold(context.caller.tenant)
+    context.call.release = room.release
+    most_requests = min(MOST_REQUESTS, settings.gateway_batch_max_requests)
+    requests = _Requests(batching.most_body_bytes, most_requests, lane, room)
     most_bytes = min(MOST_BYTES, settings.gateway_file_max_bytes)
     key = request.headers.get("idempotency-key")
     name = f"{PREFIX}{BATCH}{request_id(context.caller.owner, key)}" if key else ""
