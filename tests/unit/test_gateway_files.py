@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from streamfleet.common.errors import InvalidRequest, SettingsError
 from streamfleet.gateway.batch_records import FILE, BatchNames, FileRecord, Part, is_id, new_id, read_file, read_part
 from streamfleet.gateway.errors import exception_to_api_error
+from streamfleet.gateway.files.files import Files
 from streamfleet.gateway.files.paging import read_page
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.files.upload import MOST_FIELD_BYTES, MOST_PARTS, Form, check_fields
@@ -186,6 +187,18 @@ async def test_a_content_is_read_as_it_was_written(store: Store) -> None:
     await store.delete(name)
     with pytest.raises(ContentGone):
         _ = [block async for block in store.read(name)]
+    await store.close()
+
+
+async def test_nothing_is_read_of_a_file_whose_last_content_is_gone(store: Store) -> None:
+    records: Any = None
+    files, parts = Files(records, store, 1, 1), [Part("a", 1), Part("b", 1)]
+    for part in parts:
+        await store.put(part.name, b"x")
+    assert [block async for block in files.read(parts)] == [b"x", b"x"]
+    await store.delete("b")
+    with pytest.raises(ContentGone):
+        await anext(files.read(parts))
     await store.close()
 
 

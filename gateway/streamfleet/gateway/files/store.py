@@ -99,6 +99,10 @@ class Store:
         finally:
             await self._run_on_thread(file.close)
 
+    async def check(self, names: list[str]) -> None:
+        """Check that contents exist. Raises ContentGone, StoreUnavailable."""
+        await self._run_on_thread(self._files.sizes, [self._path(name) for name in names])
+
     async def delete(self, name: str) -> None:
         """Delete a content, if it exists. Raises StoreUnavailable."""
         with contextlib.suppress(ContentGone):
