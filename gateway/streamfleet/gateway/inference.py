@@ -100,10 +100,10 @@ class DirectRoute(APIRoute):
 
 
 router = APIRouter(tags=["models"], route_class=DirectRoute)
-_ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
-_ANSWER, _STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
-_NAMED = (*WAITING, IDEMPOTENCY, EXPECTED)
-_STREAMING = (*_NAMED, RESTARTS, AFTER, EVENT_IDS)
+ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
+ANSWER, STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
+NAMED = (*WAITING, IDEMPOTENCY, EXPECTED)
+STREAMING = (*NAMED, RESTARTS, AFTER, EVENT_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,64 +178,64 @@ class Enqueued:
             await self.context.gateway.budget.check_soon(self.reservation)
 
 
-@router.post("/v1/chat/completions", **operation({200: _STREAMED}, _ERRORS, body("ChatRequest"), _STREAMING))
+@router.post("/v1/chat/completions", **operation({200: STREAMED}, ERRORS, body("ChatRequest"), STREAMING))
 async def chat(request: Request) -> Response:
     """A chat's next message."""
     return await answer(request, CHAT)
 
 
-@router.post("/v1/completions", **operation({200: _STREAMED}, _ERRORS, body("CompletionRequest"), _STREAMING))
+@router.post("/v1/completions", **operation({200: STREAMED}, ERRORS, body("CompletionRequest"), STREAMING))
 async def completions(request: Request) -> Response:
     """A text's continuation."""
     return await answer(request, COMPLETIONS)
 
 
-@router.post("/v1/embeddings", **operation({200: _ANSWER}, _ERRORS, body("EmbeddingRequest"), _NAMED))
+@router.post("/v1/embeddings", **operation({200: ANSWER}, ERRORS, body("EmbeddingRequest"), NAMED))
 async def embeddings(request: Request) -> Response:
     """Vectors of texts."""
     return await answer(request, EMBEDDINGS)
 
 
-@router.post(RESPONSES, **operation({200: _STREAMED}, _ERRORS, body("ResponseRequest"), _STREAMING))
+@router.post(RESPONSES, **operation({200: STREAMED}, ERRORS, body("ResponseRequest"), STREAMING))
 async def responses(request: Request) -> Response:
     """An answer of the Responses API."""
     return await answer(request, RESPONSES)
 
 
-@router.post("/score", **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
-@router.post(SCORE, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+@router.post("/score", **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
+@router.post(SCORE, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
 async def score(request: Request) -> Response:
     """Similarity of pairs of texts."""
     return await answer(request, SCORE)
 
 
-@router.post("/rerank", **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
-@router.post("/v2/rerank", **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
-@router.post(RERANK, **operation({200: _ANSWER}, _ERRORS, body("RerankRequest"), _NAMED))
+@router.post("/rerank", **operation({200: ANSWER}, ERRORS, body("RerankRequest"), NAMED))
+@router.post("/v2/rerank", **operation({200: ANSWER}, ERRORS, body("RerankRequest"), NAMED))
+@router.post(RERANK, **operation({200: ANSWER}, ERRORS, body("RerankRequest"), NAMED))
 async def rerank(request: Request) -> Response:
     """Documents by how well they fit a query."""
     return await answer(request, RERANK)
 
 
-@router.post(CLASSIFY, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+@router.post(CLASSIFY, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
 async def classify(request: Request) -> Response:
     """Classes of texts."""
     return await answer(request, CLASSIFY)
 
 
-@router.post(POOLING, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+@router.post(POOLING, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
 async def pooling(request: Request) -> Response:
     """Pooled output of a model for texts."""
     return await answer(request, POOLING)
 
 
-@router.post(TOKENIZE, **operation({200: _ANSWER}, _ERRORS, body("PoolingRequest"), _NAMED))
+@router.post(TOKENIZE, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
 async def tokenize(request: Request) -> Response:
     """Tokens of a prompt or of a conversation."""
     return await answer(request, TOKENIZE)
 
 
-@router.post(DETOKENIZE, **operation({200: _ANSWER}, _ERRORS, body("DetokenizeRequest"), _NAMED))
+@router.post(DETOKENIZE, **operation({200: ANSWER}, ERRORS, body("DetokenizeRequest"), NAMED))
 async def detokenize(request: Request) -> Response:
     """Text of tokens."""
     return await answer(request, DETOKENIZE)

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from streamfleet.gateway.auth_context import authenticate
 from streamfleet.gateway.document import answers, operation
-from streamfleet.gateway.messages.translation import model_list, model_object
+from streamfleet.gateway.messages.translation import model_object, page
 from streamfleet.gateway.models import model_not_found
 
 OWNER = "streamfleet"
@@ -25,7 +25,7 @@ async def models(request: Request) -> JSONResponse:
     context = await authenticate(request)
     lengths = await context.gateway.models.lengths()
     if context.call.anthropic:
-        return JSONResponse(model_list(lengths))
+        return JSONResponse(page([model_object(*each) for each in lengths.items()]))
     return JSONResponse({"object": "list", "data": [_model(*each) for each in lengths.items()]})
 
 

@@ -61,19 +61,19 @@ class RequestSplitter:
         self._most_bytes = most_bytes
         self.held = bytearray()
         self._start = self._at = self._depth = 0  # of the request that is being read
-        self._begun = self._in_text = self._comma = self._ended = False
+        self._begun = self._in_text = self._ended = False
+        self._may_come = b"{]"
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add a piece. Returns the requests that are complete with it. Raises InvalidRequest."""
-        held, found = self.held, list[bytes]()
+        held = self.held
         held += data
         if not self._begun:
             if (begin := _BEGIN.match(held)) is None:
                 self._check_around()
-                return found
+                return []
             self._begun, self._start = True, begin.end()
-        while (text := self._next()) is not None:
-            found.append(text)
+        found = list(iter(self._next, None))
         del held[: self._start]
         self._at, self._start = self._at - self._start, 0
         if self._ended:
@@ -113,16 +113,13 @@ class RequestSplitter:
             if (sign := _SIGN.search(held, self._start)) is None:
                 self._start = len(held)  # else the next piece is read with all blanks before it
                 return None
-            what, self._start, may_begin = sign[0], sign.end(), self._comma or not self.count
-            if what == b"{" and may_begin:
-                self._start, self._at, self._depth, self._comma = sign.start(), sign.end(), 1, False
-            elif what == b"," and not may_begin:
-                self._comma = True
-            elif what == b"]" and not self._comma:
-                self._ended = True
-            else:
+            what, self._start = sign[0], sign.end()
+            if what not in self._may_come:
                 text = "must be an object with custom_id and params, behind a comma unless it is the first"
                 raise InvalidRequest(text, f"requests.{self.count}", "invalid_json")
+            if what == b"{":
+                self._start, self._at, self._depth = sign.start(), sign.end(), 1
+            self._ended, self._may_come = what == b"]", b"{" if what == b"," else b",]"
         if not self._find_end():
             return None
         request, self._start = bytes(held[self._start : self._at]), self._at
@@ -184,9 +181,8 @@ def _read_request(text: bytes, at: str, most_body_bytes: int) -> tuple[str, dict
         raise InvalidRequest(error.message, at, error.code) from None
     for name in request:
         if name not in FIELDS:
-            raise InvalidRequest(
-                "is not a field of a request: it has custom_id and params", f"{at}.{name[:80]}", "unsupported_parameter"
-            )
+            said = "is not a field of a request: it has custom_id and params"
+            raise InvalidRequest(said, f"{at}.{name[:80]}", "unsupported_parameter")
     for name in FIELDS:
         if name not in request:
             raise InvalidRequest("is missing", f"{at}.{name}", "missing_required_parameter")

@@ -36,6 +36,7 @@ from streamfleet.gateway.messages.batch_form import (
     own_id,
     result_line,
 )
+from streamfleet.gateway.messages.translation import page
 from streamfleet.gateway.offload import PIECE_BYTES, TimeSlice, offload
 from streamfleet.gateway.request_parameters import request_id
 from streamfleet.producer.batch_lines import MAX_LINE_BYTES
@@ -49,7 +50,11 @@ router = APIRouter(tags=["messages"])
 _BATCH = answers("MessageBatch")
 _ERROR = "MessageError"
 _LINES = answers({"type": "string"}, "application/x-jsonl", about="a result on each line")
-_PAGES = (query("before_id", TEXT, "the first id that you have"), query("after_id", TEXT, "the last id that you have"))
+_PAGES = (
+    query("before_id", TEXT, "the first id that you have"),
+    query("after_id", TEXT, "the last id that you have"),
+    paging(MOST_LISTED, USUAL_LISTED)[1],
+)
 
 
 class _Requests:
@@ -83,8 +88,7 @@ class _Requests:
             if self.count == self._most_requests:
                 said = f"may have {self._most_requests} requests: make several batches"
                 raise InvalidRequest(said, "requests", "request_too_large")
-            most = self._most_body_bytes
-            line = await offload(len(text), input_line, text, self.count, self._checker, most)
+            line = await offload(len(text), input_line, text, self.count, self._checker, self._most_body_bytes)
             self.digest.update(line)
             if upload is not None:
                 await upload.write(line)
@@ -124,13 +128,10 @@ async def create(request: Request) -> JSONResponse:
                 batch = await batching.find_named(Naming(name, requests.digest.hexdigest()))
             else:
                 file = await receive(request, context.files, context.tenant, most_bytes, requests.take, requests.end)
+                parameters = BatchParameters(file.id, MESSAGES, WINDOW, read_window(WINDOW), None, None)
+                naming = Naming(name, requests.digest.hexdigest()) if name else None
                 batch = await batching.accept_written(
-                    file,
-                    BatchParameters(file.id, MESSAGES, WINDOW, read_window(WINDOW), None, None),
-                    context.caller,
-                    lane,
-                    Naming(name, requests.digest.hexdigest()) if name else None,
-                    total=requests.count,
+                    file, parameters, context.caller, lane, naming, total=requests.count
                 )
         if batch is None:  # it was deleted meanwhile
             raise batch_not_kept()
@@ -140,15 +141,7 @@ async def create(request: Request) -> JSONResponse:
     return JSONResponse(batch_object(batch))
 
 
-@router.get(
-    BATCHES,
-    **operation(
-        {200: answers("MessageBatchList")},
-        (400,),
-        parameters=(*_PAGES, paging(MOST_LISTED, USUAL_LISTED)[1]),
-        error=_ERROR,
-    ),
-)
+@router.get(BATCHES, **operation({200: answers("MessageBatchList")}, (400,), parameters=_PAGES, error=_ERROR))
 async def batches(request: Request) -> JSONResponse:
     """The tenant's message batches, newest first."""
     context = await authenticate(request)
@@ -157,14 +150,7 @@ async def batches(request: Request) -> JSONResponse:
         context.tenant, before or after, most + 1, newest_first=not before, endpoint=MESSAGES
     )
     items = [batch_object(batch) for batch in found[:most]][:: -1 if before else 1]
-    return JSONResponse(
-        {
-            "data": items,
-            "has_more": len(found) > most,
-            "first_id": items[0]["id"] if items else None,
-            "last_id": items[-1]["id"] if items else None,
-        }
-    )
+    return JSONResponse(page(items, has_more=len(found) > most))
 
 
 def _read_ends(given: Mapping[str, str]) -> tuple[str, str, int]:
@@ -172,7 +158,7 @@ def _read_ends(given: Mapping[str, str]) -> tuple[str, str, int]:
     ends = []
     for name in ("before_id", "after_id"):
         end = given.get(name, "")
-        ends.append((own_id(end) or "") if end else "")
+        ends.append(own_id(end) or "")
         if end and not ends[-1]:
             raise InvalidRequest(f"must be the id of a batch, {PREFIX}{BATCH}…, not {end[:40]!r}", name)
     if all(ends):

@@ -5,45 +5,20 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from streamfleet.common.protocol import COUNT_TOKENS, MESSAGES
-from streamfleet.gateway.document import (
-    AFTER,
-    EVENT_IDS,
-    EXPECTED,
-    IDEMPOTENCY,
-    JSON,
-    RESTARTS,
-    SSE,
-    WAITING,
-    answers,
-    body,
-    operation,
-)
-from streamfleet.gateway.inference import DirectRoute, answer
+from streamfleet.gateway.document import body, operation
+from streamfleet.gateway.inference import ANSWER, ERRORS, NAMED, STREAMED, STREAMING, DirectRoute, answer
 
 router = APIRouter(tags=["messages"], route_class=DirectRoute)
-_ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
-_NAMED = (*WAITING, IDEMPOTENCY, EXPECTED)
+_BODY, _ERROR = body("MessageRequest"), "MessageError"
 
 
-@router.post(
-    MESSAGES,
-    **operation(
-        {200: answers("EngineAnswer", JSON, SSE)},
-        _ERRORS,
-        body("MessageRequest"),
-        (*_NAMED, RESTARTS, AFTER, EVENT_IDS),
-        error="MessageError",
-    ),
-)
+@router.post(MESSAGES, **operation({200: STREAMED}, ERRORS, _BODY, STREAMING, error=_ERROR))
 async def messages(request: Request) -> Response:
     """A conversation's next message, in Anthropic's form."""
     return await answer(request, MESSAGES)
 
 
-@router.post(
-    COUNT_TOKENS,
-    **operation({200: answers("EngineAnswer")}, _ERRORS, body("MessageRequest"), _NAMED, error="MessageError"),
-)
+@router.post(COUNT_TOKENS, **operation({200: ANSWER}, ERRORS, _BODY, NAMED, error=_ERROR))
 async def count_tokens(request: Request) -> Response:
     """Number of tokens of such a conversation. It counts towards no limit of tokens."""
     return await answer(request, COUNT_TOKENS)

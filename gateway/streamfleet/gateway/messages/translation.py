@@ -54,10 +54,11 @@ def to_engine(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if isinstance(user, str):
         passed = {"user": user, **passed}
     tools = body.get("tools")
-    if isinstance(tools, list) and (names := {_name(tool): tool for tool in tools if _is_anthropics(tool)}):
+    if isinstance(tools, list) and (own := [tool for tool in tools if _is_anthropics(tool)]):
+        names = list(dict.fromkeys(str(tool.get("name") or tool["type"]) for tool in own))
         why = f"has a form that only Anthropic knows; workers take tools with an input_schema: {', '.join(names)}"
         choice = body.get("tool_choice")
-        if isinstance(choice, dict) and choice.get("name") in [*names]:  # it may be of any type
+        if isinstance(choice, dict) and choice.get("name") in names:  # a list, as it may be of any type
             raise InvalidRequest(why, "tool_choice", "unsupported_parameter")
         passed["tools"] = [tool for tool in tools if not _is_anthropics(tool)]
         if not passed["tools"]:
@@ -69,10 +70,6 @@ def to_engine(body: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _is_anthropics(tool: object) -> bool:
     """True for a tool that Anthropic runs, or whose schema it knows: it has a type in place of a schema."""
     return isinstance(tool, dict) and tool.get("type") not in (None, "custom") and "input_schema" not in tool
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    return str(tool.get("name") or tool["type"])
 
 
 def error_object(error: ApiError) -> dict[str, Any]:
@@ -116,12 +113,7 @@ def model_object(name: str, longest: int | None) -> dict[str, Any]:
     }
 
 
-def model_list(models: Mapping[str, int | None]) -> dict[str, Any]:
-    """Returns all models, on one page."""
-    data, names = [model_object(*each) for each in models.items()], [*models]
-    return {
-        "data": data,
-        "has_more": False,
-        "first_id": next(iter(names), None),
-        "last_id": next(reversed(names), None),
-    }
+def page(items: list[dict[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
+    """Returns a page of a list as Anthropic's clients read it."""
+    ids = [item["id"] for item in items] or [None]
+    return {"data": items, "has_more": has_more, "first_id": ids[0], "last_id": ids[-1]}
