@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +19,7 @@ from streamfleet.operator.commands.common import connected, queue_settings
 from streamfleet.operator.doctor import queue
 from streamfleet.operator.doctor.check import Check
 from tests.integration.cli_processes import WITHIN_S, started, streamfleet, worker
+from tests.unit.deploy_page import refusal
 from tests.waiting import eventually_blocking
 
 PASSWORD = "let-me-in"
@@ -153,6 +156,29 @@ def test_doctor_finds_what_is_broken(redis_url: str) -> None:
     assert "audit --repair" in ended.stdout
 
 
+def test_commands_that_doctor_names_are_for_the_queue_that_it_looked_at(redis_url: str) -> None:
+    def told(url: str, *options: str, **settings: str) -> list[list[str]]:
+        found = json.loads(streamfleet(url, "doctor", "--json", *options, **settings).stdout)
+        texts = [text for check in found for text in check.values()]
+        return [shlex.split(words) for text in texts for words in re.findall(r"`streamfleet ([^`]+)`", text)]
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.xgroup_create("{it's}:lane:high", "workers", "9999999999999-0", mkstream=True)
+        client.hset("{it's}:meta", "lease_ms", "20000")
+        client.xadd("{new's}:lane:high", {"body": "{}"})
+        try:
+            client.execute_command("ACL", "SETUSER", "most", "on", f">{PASSWORD}", "~*", "+@all", "-scan")
+            url = redis_url.replace("redis://", f"redis://most:{PASSWORD}@")
+            commands = told(url, "--queue", "it's") + told(url, STREAMFLEET_QUEUE="it's", STREAMFLEET_LEASE_MS="30000")
+        finally:
+            client.execute_command("ACL", "DELUSER", "most")
+        others = told(redis_url, "--queue", "default", STREAMFLEET_QUEUE="it's")
+    assert {"acl", "audit", "queue", "worker"} == {words[0] for words in commands}
+    assert {tuple(words[-2:]) for words in commands} == {("--queue", "it's")}
+    assert {tuple(words[-2:]) for words in others} == {("--queue", "default"), ("--queue", "new's")}
+    assert [why for words in commands + others for why in refusal(words)] == []
+
+
 CHATS = ("chat-1", "chat-2", "images", "imgaes")
 MISTYPED = {
     "{default}:lane:urgent": "{default}:lane: and one of critical, high, normal, low",
@@ -204,6 +230,8 @@ def test_doctor_warns_of_queues_that_wait_for_their_first_worker(any_redis_url: 
         raw.xadd(f"{{{each}}}:lane:high", {"body": "{}"})
     seen = "; ".join(f"'{{{q}}}:lane:high' holds 1 entry, and no worker has ever served {{{q}}}:" for q in CHATS)
     assert level("other", "mistyped") == ("warn", seen, 0)
+    start = ", ".join(f"`streamfleet worker --queue {q}`" for q in CHATS[:3])
+    assert doctor(any_redis_url, "--queue", "other")["mistyped"]["change"].startswith(f"{start} and 1 more; XADD")
     never = "0 alive, 0 ready; 1 requests wait, and none has ever served this queue"
     assert level("chat-1", "workers") == ("warn", never, 0)
     assert streamfleet(any_redis_url, "audit", "--queue", "chat-1").returncode == 0

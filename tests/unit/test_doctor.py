@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from streamfleet.operator.doctor.queue import lateness_check, workers_check
 from streamfleet.operator.doctor.server import clock_check, ping_check, server_checks
 from streamfleet.operator.fleet import WorkerView
 from streamfleet.operator.snapshot import LaneView, Snapshot
+from tests.unit.deploy_page import refusal
 
 WELL = {
     "redis_version": "8.2.3",
@@ -129,7 +133,18 @@ def test_access() -> None:
         True,
     )
     none = access_check("me", {role: [("ping",)] for role in Role}, open_door=False)
-    assert (none.level, "streamfleet acl --queue NAME --role" in none.change) == (Level.WARN, True)
+    assert (none.level, "streamfleet acl" in none.change) == (Level.WARN, True)
+
+
+def test_commands_of_its_advice_are_taken_with_the_option_for_a_queue(repository: Path) -> None:
+    texts = [
+        file.read_text(encoding="utf-8")
+        for file in (repository / "operator/streamfleet/operator/doctor").iterdir()
+        if file.is_file()
+    ]
+    told = {words for text in texts for words in re.findall(r"`streamfleet ([^`{]+)`", text)}
+    assert {"audit --repair", "dead purge --all", "queue set result_ttl_ms=3600000"} <= told
+    assert [why for words in told for why in refusal([*shlex.split(words), "--queue", "q"])] == []
 
 
 def worker(state: str = "ready", silent_s: float = 1.0, running: int = 0) -> WorkerView:

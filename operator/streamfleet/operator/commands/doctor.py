@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from streamfleet.common.settings import QueueSettings
     from streamfleet.operator.doctor.check import Check
 
+_COMMAND = re.compile(r"(`streamfleet (?:(?! --queue)[^`])+)(?: --queue NAME)?`")
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "cyan"}
 
 
@@ -33,9 +36,11 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
     streamfleet doctor --json | jq '.[] | select(.level != "ok")'
     ```
     """
+    settings = queue_settings(redis_url, queue)
+    named = "" if queue is None and settings.queue == "default" else f" --queue {shlex.quote(settings.queue)}"
     found = [
-        replace(check, seen=as_given(check.seen), change=as_given(check.change))
-        for check in run(_examine(queue_settings(redis_url, queue)))
+        replace(check, seen=as_given(_naming(named, check.seen)), change=as_given(_naming(named, check.change)))
+        for check in run(_examine(settings))
     ]
     if as_json:
         out(json.dumps([check.to_json() for check in found], indent=2))
@@ -43,6 +48,11 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
         _print(found)
     if any(check.level == "fail" for check in found):
         raise typer.Exit(FAILED)
+
+
+def _naming(queue: str, text: str) -> str:
+    """A text whose commands have the option for the queue; those that name another keep it."""
+    return _COMMAND.sub(lambda found: f"{found[1]}{queue}`", text)
 
 
 async def _examine(settings: QueueSettings) -> list[Check]:

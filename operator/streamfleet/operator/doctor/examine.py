@@ -214,7 +214,7 @@ def access_check(user: str, refused: Mapping[Role, Sequence[Sequence[str]]], *, 
     lacking = [f"{role} lacks {_named(commands)}" for role, commands in refused.items() if commands]
     if not able:
         seen = f"user {user} can do no role's whole job: {'; '.join(lacking)}"
-        return warn("access", seen, "the user's rules: `streamfleet acl --queue NAME --role ROLE` prints them")
+        return warn("access", seen, "the user's rules: `streamfleet acl` prints those of each role")
     seen = f"user {user} can do the job of {', '.join(able)}" + (f"; {'; '.join(lacking)}" if lacking else "")
     if open_door and not lacking:
         return warn("access", f"{seen}: whoever reaches Redis may", "requirepass, or users by `streamfleet acl`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -57,7 +58,9 @@ async def mistyped_check(broker: OperatorBroker) -> Check:
     looked = "all streams" if whole else f"the streams among {MISTYPED_ROUNDS * AT_ONCE} keys of each server"
     if unserved and not found:
         seen = "; ".join(unserved[:MOST_NAMED]) + _more(unserved, MOST_NAMED)
-        change = "`streamfleet worker --queue NAME`; XADD to another queue's lane, if that was meant, and DEL these"
+        named = dict.fromkeys(line.rpartition("{")[2].removesuffix("}:") for line in unserved)
+        start = ", ".join(f"`streamfleet worker --queue {shlex.quote(name)}`" for name in [*named][:NAMED])
+        change = f"{start}{_more([*named])}; XADD to another queue's lane, if that was meant, and DEL these"
         return warn("mistyped", seen, change)
     if not found:
         return ok("mistyped", f"{looked} looked at: none has nearly the name of a lane")
@@ -116,16 +119,17 @@ def configuration_check(
     try:
         decode(limits, fields)
     except SettingsError as error:
-        return fail(name, "; ".join(str(error).splitlines()), "`streamfleet queue set` it to what is allowed")
+        wrong = "; ".join(str(error).splitlines())
+        return fail(name, wrong, "`streamfleet queue show`, and by `queue set` what is allowed")
     said = {"this environment": environment, **{worker.name: worker.environment for worker in alive}}
-    others = [
-        f"{variable(setting)} is {value} in {where}, {queues} in the queue"
+    others = {
+        f"{variable(setting)} is {value} in {where}, {queues} in the queue": f"{setting}={value}"
         for where, values in said.items()
         for setting, (value, queues) in differences(values, fields).items()
-    ]
+    }
     if others:
-        seen = "; ".join(others[:NAMED]) + _more(others)
-        return warn(name, seen, "the queue's value holds: unset the variable, or `streamfleet queue set`")
+        seen, other = "; ".join([*others][:NAMED]) + _more([*others]), shlex.quote(next(iter(others.values())))
+        return warn(name, seen, f"the queue's value holds: unset the variable, or `streamfleet queue set {other}`")
     if PROTOCOL not in fields:
         return ok(name, "none yet: the first worker writes it")
     return ok(name, f"{len(alive)} workers follow it; protocol {fields[PROTOCOL]}")
@@ -163,4 +167,4 @@ def _more(found: Sequence[object], named: int = NAMED) -> str:
 
 def not_looked_at(name: str, why: str) -> Check:
     """Finding for data that Redis refuses to show."""
-    return unknown(name, why, "a user with the operator's rules: `streamfleet acl --queue NAME --role operator`")
+    return unknown(name, why, "a user with the operator's rules: `streamfleet acl --role operator`")

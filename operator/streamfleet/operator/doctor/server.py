@@ -91,7 +91,7 @@ def _memory(info: Mapping[str, str]) -> Check:
     seen = f"{_bytes(used)} of {_bytes(most)} used ({part:.0%})"
     if part < NEARLY_FULL:
         return ok("memory", seen)
-    change = "maxmemory, a shorter result_ttl_ms (`streamfleet queue set`), or `streamfleet dead purge`"
+    change = "maxmemory, `streamfleet queue set result_ttl_ms=3600000` (an hour), or `streamfleet dead purge --all`"
     if part < FULL:
         return warn("memory", seen, change)
     return fail("memory", f"{seen}: new requests are refused at the limit", change)
