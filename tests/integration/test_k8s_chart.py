@@ -249,6 +249,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "a volume models, too",
     ),
     (merged(FLEETS[3], {"keda": {"tls": False}}), "keda.tls: redis.ca says"),
+    ({"worker": {"modelCache": {"claim": "Mine"}}}, "worker/modelCache/claim"),
     ({"worker": {"resources": {"limits": {"memory": "6 GB"}}}}, "worker/resources/limits/memory"),
     ({"worker": {"resources": {"limit": {}}}}, "limit"),
     ({"worker": {"modelCache": {"accessModes": ["ReadWriteOncePod"]}}}, "worker/modelCache/accessModes/0"),
@@ -429,6 +430,21 @@ def test_fleet_beside_an_outside_redis_reaches_that_and_trusts_its_authority() -
     volumes = [volume for each in pools(manifests) for volume in pod_of(each)["volumes"]]
     urls = {each["secret"]["secretName"] for each in volumes if each["name"] == "redis"}
     assert urls == {"streamfleet-worker-redis"}
+
+
+def test_claim_that_is_there_has_the_weights() -> None:
+    cache = {"size": "9Gi", "claim": "weights"}
+    manifests = charted(
+        values={"worker": {"modelCache": {"size": "9Gi"}}, "pools": {"a": {"modelCache": cache}, "b": {}}}
+    )
+    assert [name_of(each) for each in of_kind(manifests, "PersistentVolumeClaim")] == ["streamfleet-model-cache-b"]
+    volumes = [volume for each in pools(manifests) for volume in pod_of(each)["volumes"] if volume["name"] == "models"]
+    assert [each["persistentVolumeClaim"]["claimName"] for each in volumes] == ["weights", "streamfleet-model-cache-b"]
+    alone = charted(values={"worker": {"modelCache": {"claim": "weights"}}})
+    assert of_kind(alone, "PersistentVolumeClaim") == []
+    (container,) = pod_of(pools(alone)[0])["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert environment_of(container, alone)["HF_HOME"] == mounts["models"]
 
 
 def test_workers_beside_an_outside_redis_reach_their_server_and_what_is_named() -> None:
