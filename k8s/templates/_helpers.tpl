@@ -70,11 +70,28 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- range $pod.volumes -}}
 {{- if .secret }}{{ $_ := set .secret "secretName" $.urls }}{{ end -}}
 {{- end -}}
+{{- include "streamfleet.login" (dict "redis" .root.Values.redis "pod" $pod) -}}
 {{- with .root.Values.redis.ca -}}
 {{- $volume := dict "name" "redis-ca" "secret" (dict "secretName" .) -}}
 {{- $mount := dict "name" "redis-ca" "mountPath" "/etc/redis-ca" "readOnly" true -}}
 {{- include "streamfleet.mount" (dict "pod" $pod "volumes" (list $volume) "mounts" (list $mount)) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Tells a pod the URL of an outside Redis, and to take user and password from the files of its Secret. */}}
+{{- define "streamfleet.login" -}}
+{{- $outside := .redis.outside -}}
+{{- if and (eq .redis.kind "outside") $outside.url -}}
+{{- $items := list (dict "key" $outside.passwordKey "path" "password") -}}
+{{- with $outside.userKey }}{{ $items = prepend $items (dict "key" . "path" "username") }}{{ end -}}
+{{- range .pod.volumes }}{{ if .secret }}{{ $_ := set .secret "items" $items }}{{ end }}{{ end -}}
+{{- $url := print $outside.url (empty .redis.ca | ternary "" "/0?ssl_ca_certs=/etc/redis-ca/ca.pem") -}}
+{{- $env := list (dict "name" "REDIS_URL" "value" $url) -}}
+{{- $env = append $env (dict "name" "STREAMFLEET_REDIS_CREDENTIALS" "value" "streamfleet.common.secret_files:mounted_login") -}}
+{{- $container := first .pod.containers -}}
+{{- range $container.env }}{{ if ne .name "REDIS_URL_FILE" }}{{ $env = append $env . }}{{ end }}{{ end -}}
+{{- $_ := set $container "env" $env -}}
 {{- end -}}
 {{- end -}}
 
@@ -136,7 +153,7 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- if or (hasKey .own "replicas") (and (empty .values.pools) (ne (int .pool.replicas) 1)) -}}
 {{- fail (printf "%s.replicas: autoscaling has the number: write autoscaling.min and max, or autoscaling: {by: \"\"}" .at) -}}
 {{- end -}}
-{{- if and (eq $scaling.by "redis-streams") (eq .values.redis.kind "outside") .values.redis.ca (not .values.keda.tls) -}}
+{{- if and (eq $scaling.by "redis-streams") (eq .values.redis.kind "outside") .values.redis.ca (not .values.keda.tls) (not (hasPrefix "rediss:" .values.redis.outside.url)) -}}
 {{- fail "keda.tls: redis.ca says that Redis has TLS: write true" -}}
 {{- end -}}
 {{- end -}}

@@ -37,7 +37,7 @@ THIRD_PARTY = {"REDIS_PASSWORD", "REDISCLI_AUTH", "HF_TOKEN", "HF_HOME"}
 # And by what the gateway stores files in S3 with.
 THIRD_PARTY |= {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"}
 THIRD_PARTY |= {"HOME", "USER"}  # compilers that vLLM starts
-WELL_KNOWN = {"REDIS_URL_FILE", "VLLM_URL"}
+WELL_KNOWN = {"REDIS_URL", "REDIS_URL_FILE", "VLLM_URL"}
 # Redis waits so long for replicas that lag before it ends (its default), and a second for the rest.
 REDIS_ENDS_S = 11
 DEPLOY, SECURITY = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("deploy.md", "security.md"))

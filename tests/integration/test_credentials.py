@@ -18,6 +18,7 @@ from streamfleet.common.connection import Connection, login
 from streamfleet.common.connection import connection as trying
 from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
+from streamfleet.common.secret_files import MountedLogin
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.operator.commands.doctor import _examine
 from streamfleet.producer import Client
@@ -621,6 +622,26 @@ async def eventually_settled(connection: Connection) -> None:
             return False
 
     await eventually(answered, 5, "the pause after the refusal is over")
+
+
+async def test_user_and_password_may_be_files_of_their_own(server: RedisServer, tmp_path: Path) -> None:
+    mounted = MountedLogin(tmp_path)
+    connection = Connection.open(load(QueueSettings, redis_url=server.url, redis_credentials=mounted), patience_s=0)
+    async with admin_of(server.port, "") as opened:
+        admin: Any = opened
+        for password in ("/@:% #1", "/@:% #2"):  # no URL could have it as it is
+            await admin.execute_command("ACL", "SETUSER", "fleet", "on", "resetpass", f">{password}", "+@all")
+            (tmp_path / "username").write_text("fleet\n")
+            (tmp_path / "password").write_text(f"{password}\n")
+            await cut(admin)
+            await eventually_answers(connection)
+            assert await connection.command("ACL", "WHOAMI") == b"fleet"
+        await admin.config_set("requirepass", password)
+        (tmp_path / "username").unlink()
+        await cut(admin)
+        await eventually_answers(connection)
+        assert await connection.command("ACL", "WHOAMI") == b"default"
+    await connection.close()
 
 
 async def test_a_url_with_a_password_needs_no_provider(server: RedisServer, passwords: Passwords) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from streamfleet.common.secret_files import mounted_login
+from streamfleet.common.settings import QueueSettings, load
 from tests.integration.k8s_chart import (
     NAMESPACE,
     NEWEST,
@@ -43,7 +45,7 @@ from tests.integration.k8s_manifests import (
 )
 from tests.integration.k8s_network import End, allowed
 from tests.integration.k8s_programs import HELM, find_helm
-from tests.integration.k8s_rules import DEPLOY, broken_rules
+from tests.integration.k8s_rules import broken_rules
 from tests.integration.k8s_scaling import behavior_of, queues_asked
 from tests.unit.deploy_page import names_of, refusal
 
@@ -248,7 +250,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"worker": {"modelCache": {"size": "1Gi"}, "volumes": [{"name": "models", "emptyDir": {}}]}},
         "a volume models, too",
     ),
-    (merged(FLEETS[3], {"keda": {"tls": False}}), "keda.tls: redis.ca says"),
+    (merged(FLEETS[3], {"redis": {"outside": {"url": ""}}, "keda": {"addresses": "a:1"}}), "keda.tls: redis.ca says"),
+    (merged(FLEETS[3], {"keda": {"sentinelMaster": "mine"}}), "keda.addresses"),
+    # It would be in the manifests, and in `helm get values`.
+    ({"redis": {"outside": {"url": "redis://fleet:secret@a:1"}}}, "redis/outside/url"),
+    ({"redis": {"outside": {"url": "redis://a:1/0?password=secret"}}}, "redis/outside/url"),
+    ({"redis": {"outside": {"userKey": "a b"}}}, "redis/outside/userKey"),
+    ({"redis": {"outside": {"passwordKey": ""}}}, "redis/outside/passwordKey"),
     ({"worker": {"modelCache": {"claim": "Mine"}}}, "worker/modelCache/claim"),
     ({"worker": {"resources": {"limits": {"memory": "6 GB"}}}}, "worker/resources/limits/memory"),
     ({"worker": {"resources": {"limit": {}}}}, "limit"),
@@ -424,12 +432,61 @@ def test_fleet_beside_an_outside_redis_reaches_that_and_trusts_its_authority() -
     for pod in [*map(pod_of, workloads(manifests)), *(each["spec"] for each in of_kind(manifests, "Pod"))]:
         (volume,) = (each["name"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == "redis-ca")
         mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
-        assert f"?ssl_ca_certs={mounts[volume]}/ca.pem" in DEPLOY
-    (asked,) = {json.dumps(each["spec"]["containers"][0]["env"][0]) for each in of_kind(manifests, "Pod")}
-    assert "streamfleet-producer-redis" in asked
-    volumes = [volume for each in pools(manifests) for volume in pod_of(each)["volumes"]]
-    urls = {each["secret"]["secretName"] for each in volumes if each["name"] == "redis"}
-    assert urls == {"streamfleet-worker-redis"}
+        given = environment_of(pod["containers"][0], manifests)
+        assert given["REDIS_URL"] == f"rediss://redis.example:6380/0?ssl_ca_certs={mounts[volume]}/ca.pem"
+    for trigger in (trigger for each in of_kind(manifests, "ScaledObject") for trigger in each["spec"]["triggers"]):
+        where = trigger["metadata"]
+        assert (where["address"], where["enableTLS"]) == ("redis.example:6380", "true")
+
+
+def test_url_of_an_outside_redis_counts_for_that_only() -> None:
+    scaled = {"worker": {"autoscaling": {"by": "redis-streams"}}}
+    assert templated(merged(scaled, {"redis": {"outside": {"url": "rediss://a:1"}}})) == templated(scaled)
+
+
+def logins(values: dict[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
+    """Returns Secret and key of each part of a login, by who logs in to the outside Redis of an example."""
+    manifests = charted(examples()["keda-streams"], values=values)
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for each in [*workloads(manifests), *of_kind(manifests, "Pod")]:
+        pod = each["spec"] if each["kind"] == "Pod" else pod_of(each)
+        (container,) = pod["containers"]
+        given = environment_of(container, manifests)
+        provider = given["STREAMFLEET_REDIS_CREDENTIALS"]
+        assert load(QueueSettings, redis_credentials=provider).redis_credentials is mounted_login
+        assert "REDIS_URL_FILE" not in {entry["name"] for entry in container["env"]}, "only one may be set"
+        (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "redis")
+        folders = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "redis"]
+        assert folders == [str(mounted_login.folder)]
+        secret = volume["secret"]
+        found[name_of(each)] = {item["path"]: (secret["secretName"], item["key"]) for item in secret["items"]}
+    for each in of_kind(manifests, "TriggerAuthentication"):
+        parts = {part["parameter"]: (part["name"], part["key"]) for part in each["spec"]["secretTargetRef"]}
+        assert parts.pop("ca") == ("redis-ca", "ca.pem")
+        found[f"keda-{name_of(each)}"] = parts
+    return found
+
+
+def test_secrets_of_an_outside_redis_have_user_and_password_under_keys_of_choice() -> None:
+    first = {
+        "worker": "worker",
+        "exporter": "operator",
+        "first": "producer",
+        "gateway": "gateway",
+        "keda": "autoscaler",
+    }
+    by_default = logins({})
+    assert {name.removeprefix("streamfleet-").partition("-")[0] for name in by_default} == set(first)
+    for name, login in by_default.items():
+        secret = f"streamfleet-{first[name.removeprefix('streamfleet-').partition('-')[0]]}-redis"
+        assert login == {"username": (secret, "username"), "password": (secret, "password")}
+    keys = {"userKey": "login", "passwordKey": "token"}
+    for login in logins({"redis": {"outside": keys}}).values():
+        assert {path: key for path, (_, key) in login.items()} == {"username": "login", "password": "token"}
+    for login in logins({"redis": {"outside": {"userKey": ""}}}).values():
+        assert login.keys() == {"password"}
+    with_user = logins({"keda": {"username": "fixed"}})
+    assert with_user["keda-streamfleet-worker-small"].keys() == {"password"}
 
 
 def test_claim_that_is_there_has_the_weights() -> None:

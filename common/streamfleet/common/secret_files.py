@@ -51,6 +51,29 @@ class FileSecret(SecretStr):
         return self._secret_value
 
 
+class MountedLogin:
+    """Redis's user and password in the files `username` and `password` of a folder, for `redis_credentials`.
+
+    Without `username`, it is a password without a user.
+
+    Attributes:
+        folder: where the files are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get_credentials(self) -> tuple[str, ...]:
+        """User and password as they are now, or the password alone."""
+        user, password = self.folder / "username", self.folder / "password"
+        given = (user, password) if user.exists() else (password,)
+        return tuple(file.read_text(encoding="utf-8").strip() for file in given)
+
+
+mounted_login = MountedLogin(Path("/etc/streamfleet/redis"))
+"""The login of pods whose Secret has no URL (`redis.outside.url` of the chart)."""
+
+
 class SecretFiles(PydanticBaseSettingsSource):
     """Source of secret settings: reads their values from the files that the environment names.
 
