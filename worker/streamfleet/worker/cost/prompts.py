@@ -32,7 +32,7 @@ _TOGETHER = (
 )
 _EACH = ("query", "suffix", *INPUTS)
 _MESSAGES = ("messages", "previous_input_messages", "input")
-_MEDIA = frozenset({"image", "video", "audio", "file", "image_pil"})
+_MEDIA = frozenset({"image", "video", "audio", "file", "file_data", "image_pil"})
 _MEDIA_URLS = frozenset({"image_url", "video_url", "audio_url", "file_url", "server_url"})
 # Tokens of one medium, in the middle of the range of known models; `usage` corrects the estimate.
 _MEDIUM_TOKENS = {
@@ -40,7 +40,6 @@ _MEDIUM_TOKENS = {
     "audio": 750,  # 30 s at 25 tokens a second (Qwen2-Audio)
     "video": 6_272,  # vLLM's default of 32 frames, 196 tokens each (LLaVA-OneVision)
 }
-_MEDIA_CONTENTS = ("url", "data", "file_data")
 _TEMPLATES = ("chat_template", "default_chat_template")
 _PROCESSING = ("mm_processor_kwargs", "media_io_kwargs")
 
@@ -83,29 +82,24 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
     """
     for name in (*_TOGETHER, *_EACH):
         for key, value in _strings_and_parts(body.get(name)):
-            if key in _MEDIA or key in _MEDIA_URLS or key == "input_audio" or (key == "source" and _is_image(value)):
-                size += _readable_as(key, value)
+            if given := _medium(key, value):
+                kind = given[5:10].lower() if _is_data(given) else key.removeprefix("input_")[:5]
+                size += _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * BYTES_PER_TOKEN - len(given)
     return max(0, size)
 
 
-def _readable_as(key: str, value: Any) -> int:
-    """Bytes of text that a medium counts as, beyond its own bytes; 0 if it is not a medium."""
-    given = value if isinstance(value, str) else ""
+def _medium(key: str, value: Any) -> str:
+    """URL or base64 text of the medium that stands at a key; empty if none stands there."""
+    bare = key == "input_audio" or (key == "source" and isinstance(value, dict) and value.get("type") == "base64")
+    if not bare and key not in _MEDIA and key not in _MEDIA_URLS:
+        return ""
     if isinstance(value, dict):
-        given = next((text for name in _MEDIA_CONTENTS if isinstance(text := value.get(name), str)), "")
-        if key == "source" and _is_image(value):
-            return _MEDIUM_TOKENS["image"] * BYTES_PER_TOKEN - len(given)
-    kind = key.removeprefix("input_")[:5]
-    if given[:5].lower() == "data:":
-        kind = given[5:10].lower()
-    elif key != "input_audio" and "://" not in given[:40]:  # only audio comes in base64 without a prefix
-        return 0
-    return _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * BYTES_PER_TOKEN - len(given)
+        value = next((text for name in ("url", "data") if isinstance(text := value.get(name), str)), "")
+    return value if isinstance(value, str) and (bare or _is_data(value) or "://" in value[:40]) else ""
 
 
-def _is_image(value: Any) -> bool:
-    """True for a `source` that is an image in a message."""
-    return isinstance(value, dict) and value.get("type") == "base64"
+def _is_data(url: str) -> bool:
+    return url[:5].lower() == "data:"
 
 
 def _check_features(body: Mapping[str, Any], limits: CostLimits) -> None:
@@ -169,7 +163,7 @@ def _check_media(name: str, key: str, value: Any, limits: CostLimits, endpoint: 
     if key.endswith("_embeds") and value is not None:
         limits.require(Feature.EMBEDS, name, f"brings tensors to load, in {key[:80]!r}")
     url = value.get("url") if isinstance(value, dict) else value
-    if not isinstance(url, str) or url[:5].lower() == "data:":
+    if not isinstance(url, str) or _is_data(url):
         return
     if key in _MEDIA_URLS or (key in _MEDIA and "://" in url[:40]):
         limits.require(Feature.MEDIA_URLS, name, f"has a {key[:80]} to fetch; send it as a data: URL")
@@ -210,5 +204,8 @@ def _check_size(name: str, size: int, most: int, longest: int | None) -> None:
 
 def _text_bytes(value: Any) -> int:
     """Bytes of all text within a value, without media: an upper bound of its tokens."""
-    texts = (text for key, text in _strings_and_parts(value) if isinstance(text, str) and key not in ("data", "url"))
-    return sum(len(text.encode("utf-8", "replace")) for text in texts if text[:5].lower() != "data:")
+    size = 0
+    for key, found in _strings_and_parts(value):
+        size += len(found.encode("utf-8", "replace")) if isinstance(found, str) else 0
+        size -= len(_medium(key, found).encode("utf-8", "replace"))
+    return size
