@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from streamfleet.gateway.batches.lifecycle import run_batch
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending
 from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.files.files import STILL_NEEDED_MS, UPLOAD_HOLD_MS, Files, Upload
+from streamfleet.gateway.files.metrics import GONE, STORE_ERRORS
 from streamfleet.gateway.files.store import Store, StoreUnavailable
 
 KEPT_MS = 50_000_000
@@ -108,6 +110,17 @@ async def test_what_a_dead_gateway_left_is_deleted_in_time(place: Place) -> None
     await upload.close()
     with pytest.raises(StoreUnavailable, match="too long"):
         await place.files.add(upload, "t", "in.jsonl", "batch")
+
+
+async def test_two_gateways_that_sweep_at_once_miss_no_content(place: Place) -> None:
+    missed = STORE_ERRORS.labels(GONE)
+    before = missed._value.get()
+    uploads = [await place.files.begin_upload("t") for _ in range(10)]
+    place.clock.now_ms += UPLOAD_HOLD_MS
+    assert sum(await asyncio.gather(place.files.sweep(), place.files.sweep())) == 20
+    assert (place.stored, missed._value.get()) == (0, before)
+    for each in uploads:
+        await each.close()
 
 
 async def test_files_end(place: Place) -> None:

@@ -60,7 +60,8 @@ from streamfleet.gateway.webhooks.service import Webhooks
 log = structlog.get_logger(__name__)
 MOST_LINE_BYTES = 1_048_576
 """Largest request body on a line of a batch: a gateway holds several lines of each batch at once."""
-SWEEP_S = 60.0
+SWEEP_S = 5.0
+"""Between two sweeps of the store: what is stored anew meanwhile comes on top of a tenant's bound."""
 FORGOTTEN = (20, 100, 100, 100, 100, 0)
 """Most ended batches to delete after each try to add one: after the limit was lowered, far too many are kept."""
 INPUT = "job_input"

@@ -105,8 +105,8 @@ class Store:
 
     async def delete(self, name: str) -> None:
         """Delete a content, if it exists. Raises StoreUnavailable."""
-        with contextlib.suppress(ContentGone):
-            await self._run_on_thread(self._files.rm_file, self._path(name))
+        with contextlib.suppress(ContentGone):  # the name of none
+            await self._run_on_thread(_remove, self._files, self._path(name))
 
     async def close(self) -> None:
         """Stop the threads."""
@@ -170,6 +170,11 @@ def _install_hint(url: str, error: ImportError) -> str:
     if package not in ("", "fsspec"):
         return f"{scheme}:// needs {package}, which is not installed: pip install {package}"
     return f"{scheme}:// needs a package that is not installed: {error}"
+
+
+def _remove(files: Any, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another gateway swept it at the same time: no error to report
+        files.rm_file(path)
 
 
 def _open_for_writing(files: Any, path: str) -> Any:
