@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 Constants = Mapping[str, object]
-"""Values by the constants' dotted names below `streamfleet`, such as ``worker.complete.RETRY_MAX_MS``."""
+"""Values by dotted names below `streamfleet`, of a module or a class, such as ``worker.complete.RETRY_MAX_MS``."""
 BATCH_WINDOW = "gateway.batches.submitter.WINDOW"
 UNREADY = "worker.containment.UNREADY_FAILURES"
 QUICK_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 20, "worker.complete.RETRY_MAX_MS": 100}
@@ -20,7 +20,7 @@ def set_constants(values: Constants) -> None:
     """Set them in this process, for good."""
     for name, value in values.items():
         module, _, constant = name.rpartition(".")
-        found = importlib.import_module(f"streamfleet.{module}")
+        found = pkgutil.resolve_name(f"streamfleet.{module}")
         assert hasattr(found, constant), name
         setattr(found, constant, value)
 
@@ -34,7 +34,7 @@ def constants(values: Constants) -> Iterator[None]:
     """Have them in this process for a while. Several may overlap: after the last, a constant has its own value."""
     for name, value in values.items():
         module, _, constant = name.rpartition(".")
-        found = importlib.import_module(f"streamfleet.{module}")
+        found = pkgutil.resolve_name(f"streamfleet.{module}")
         if not _changed[name]:
             _own[name] = getattr(found, constant)
         _changed[name] += 1
