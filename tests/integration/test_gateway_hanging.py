@@ -21,8 +21,8 @@ from tests.integration.gateway_process import add_key
 from tests.integration.worker_process import chat
 from tests.support.redis_server import RedisServer
 
-WITHIN_S = 3.5
-"""Two seconds, and what a busy machine takes for a hundred callers at once."""
+WITHIN_S = 6.0
+"""Two seconds, and what a busy machine takes for a hundred callers at once: 3.7 s beside two engines."""
 FILE_ID, BATCH_ID = new_id(FILE, 1), new_id(BATCH, 1)
 LINES = {"input_file_id": FILE_ID, "endpoint": "/v1/chat/completions", "completion_window": "1h"}
 FORM: dict[str, Any] = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"{}\n")}}
