@@ -120,6 +120,9 @@ TOO_EXPENSIVE: list[tuple[dict[str, Any], str]] = [
     (said([{"type": "document", "source": {"type": "text", "data": "a" * 201}}]), "messages"),
     ({"tools": [{"function": {"parameters": {"url": "a" * 201}}}]}, "tools"),
     ({"tools": [{"function": {"parameters": {"data": "a" * 201}}}]}, "tools"),
+    ({"tools": [{"function": {"parameters": {"input_audio": "a" * 201}}}]}, "tools"),
+    ({"tools": [{"input_schema": {"source": {"type": "base64", "data": "a" * 201}}}]}, "tools"),
+    ({"chat_template_kwargs": {"image": "data:" + "a" * 196}}, "chat_template_kwargs"),
     ({"prompt": [1] * 51}, "prompt"),
     ({"prompt": [[1] * 26] * 2}, "prompt"),
     ({"input": [1] * 51}, "input"),
@@ -575,3 +578,5 @@ def test_a_medium_counts_as_what_an_engine_reads_it_as_and_text_by_its_bytes(
 def test_a_schema_that_speaks_of_images_brings_none() -> None:
     body = {"tools": [{"function": {"parameters": {"properties": {"image": {"type": "string"}}}}}], "max_tokens": 1}
     assert checked_demand(body, 400, CostLimits(), None, CHAT).tokens == 101
+    body["tools"] = [{"function": {"parameters": {"image": "data:" + "A" * 8_000}}}]
+    assert checked_demand(body, 8_400, CostLimits(), None, CHAT).tokens == 2_101

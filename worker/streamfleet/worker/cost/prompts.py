@@ -30,6 +30,8 @@ _TOGETHER = (
     "chat_template_kwargs",
     "previous_input_messages",
 )
+# No medium stands in these: what looks like one is printed into the prompt, and counts as text.
+_TEXT_ONLY = frozenset({"system", "instructions", "tools", "functions", "chat_template_kwargs"})
 _EACH = ("query", "suffix", *INPUTS)
 _MESSAGES = ("messages", "previous_input_messages", "input")
 _MEDIA = frozenset({"image", "video", "audio", "file", "file_data", "image_pil"})
@@ -68,7 +70,7 @@ def check_prompt(body: Mapping[str, Any], limits: CostLimits, longest: int | Non
         _check_bytes(body, most, None if limits.max_prompt_bytes else longest)
     except InvalidRequest as error:
         if endpoint in (MESSAGES, COUNT_TOKENS) and longest and error.code == "context_length_exceeded":
-            size = sum(_text_bytes(body.get(name)) for name in _TOGETHER)
+            size = sum(_text_bytes(body.get(name), media=name not in _TEXT_ONLY) for name in _TOGETHER)
             raise prompt_too_long(size // BYTES_PER_TOKEN, longest) from None
         raise
 
@@ -81,7 +83,7 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
         size: its bytes as JSON text.
     """
     for name in (*_TOGETHER, *_EACH):
-        for key, value in _strings_and_parts(body.get(name)):
+        for key, value in _strings_and_parts(body.get(name) if name not in _TEXT_ONLY else None):
             if given := _medium(key, value):
                 kind = given[5:10].lower() if _is_data(given) else key.removeprefix("input_")[:5]
                 size += _MEDIUM_TOKENS.get(kind, _MEDIUM_TOKENS["image"]) * BYTES_PER_TOKEN - len(given)
@@ -90,6 +92,7 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
 
 def _medium(key: str, value: Any) -> str:
     """URL or base64 text of the medium that stands at a key; empty if none stands there."""
+    # Base64 without `data:` is a medium in these two alone.
     bare = key == "input_audio" or (key == "source" and isinstance(value, dict) and value.get("type") == "base64")
     if not bare and key not in _MEDIA and key not in _MEDIA_URLS:
         return ""
@@ -170,7 +173,10 @@ def _check_media(name: str, key: str, value: Any, limits: CostLimits, endpoint: 
 
 
 def _check_bytes(body: Mapping[str, Any], most: int, longest: int | None) -> None:
-    sizes = {name: sum(map(_prompt_bytes, _items(body.get(name)))) for name in _TOGETHER}
+    sizes = {
+        name: sum(_prompt_bytes(item, media=name not in _TEXT_ONLY) for item in _items(body.get(name)))
+        for name in _TOGETHER
+    }
     each_prompt = longest is not None
     if each_prompt:  # each may be as long as the engine allows; the limit that an operator sets is of all together
         sizes["prompt"] = 0
@@ -191,8 +197,10 @@ def _items(value: Any) -> list[Any]:
     return value if isinstance(value, list) and not is_tokens(value) else [value]
 
 
-def _prompt_bytes(value: Any) -> int:
-    return len(value) * _TOKEN_BYTES if isinstance(value, list) and is_tokens(value) else _text_bytes(value)
+def _prompt_bytes(value: Any, *, media: bool = True) -> int:
+    return (
+        len(value) * _TOKEN_BYTES if isinstance(value, list) and is_tokens(value) else _text_bytes(value, media=media)
+    )
 
 
 def _check_size(name: str, size: int, most: int, longest: int | None) -> None:
@@ -202,10 +210,10 @@ def _check_size(name: str, size: int, most: int, longest: int | None) -> None:
         raise too_long(name, message, longest) if longest else too_expensive(name, message)
 
 
-def _text_bytes(value: Any) -> int:
-    """Bytes of all text within a value, without media: an upper bound of its tokens."""
+def _text_bytes(value: Any, *, media: bool) -> int:
+    """Bytes of all text within a value: an upper bound of its tokens. `media`: leave out what stands as a medium."""
     size = 0
     for key, found in _strings_and_parts(value):
         size += len(found.encode("utf-8", "replace")) if isinstance(found, str) else 0
-        size -= len(_medium(key, found).encode("utf-8", "replace"))
+        size -= len(_medium(key, found).encode("utf-8", "replace")) if media else 0
     return size
