@@ -68,7 +68,7 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- end -}}
 {{- if .urls -}}
 {{- range $pod.volumes -}}
-{{- if .secret }}{{ $_ := set .secret "secretName" $.urls }}{{ end -}}
+{{- if eq .name "redis" }}{{ $_ := set .secret "secretName" $.urls }}{{ end -}}
 {{- end -}}
 {{- include "streamfleet.login" (dict "redis" .root.Values.redis "pod" $pod) -}}
 {{- with .root.Values.redis.ca -}}
@@ -83,9 +83,12 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- define "streamfleet.login" -}}
 {{- $outside := .redis.outside -}}
 {{- if and (eq .redis.kind "outside") $outside.url -}}
+{{- if and .redis.ca (hasPrefix "redis:" $outside.url) -}}
+{{- fail "redis.outside.url: redis.ca says that Redis has TLS: write rediss://" -}}
+{{- end -}}
 {{- $items := list (dict "key" $outside.passwordKey "path" "password") -}}
 {{- with $outside.userKey }}{{ $items = prepend $items (dict "key" . "path" "username") }}{{ end -}}
-{{- range .pod.volumes }}{{ if .secret }}{{ $_ := set .secret "items" $items }}{{ end }}{{ end -}}
+{{- range .pod.volumes }}{{ if eq .name "redis" }}{{ $_ := set .secret "items" $items }}{{ end }}{{ end -}}
 {{- $url := print $outside.url (empty .redis.ca | ternary "" "/0?ssl_ca_certs=/etc/redis-ca/ca.pem") -}}
 {{- $env := list (dict "name" "REDIS_URL" "value" $url) -}}
 {{- $env = append $env (dict "name" "STREAMFLEET_REDIS_CREDENTIALS" "value" "streamfleet.common.secret_files:mounted_login") -}}
@@ -153,7 +156,7 @@ root, template, image; values: of this part; urls: the Secret with Redis's URL; 
 {{- if or (hasKey .own "replicas") (and (empty .values.pools) (ne (int .pool.replicas) 1)) -}}
 {{- fail (printf "%s.replicas: autoscaling has the number: write autoscaling.min and max, or autoscaling: {by: \"\"}" .at) -}}
 {{- end -}}
-{{- if and (eq $scaling.by "redis-streams") (eq .values.redis.kind "outside") .values.redis.ca (not .values.keda.tls) (not (hasPrefix "rediss:" .values.redis.outside.url)) -}}
+{{- if and (eq $scaling.by "redis-streams") (eq .values.redis.kind "outside") .values.redis.ca (not .values.keda.tls) (empty .values.redis.outside.url) -}}
 {{- fail "keda.tls: redis.ca says that Redis has TLS: write true" -}}
 {{- end -}}
 {{- end -}}

@@ -255,6 +255,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     # It would be in the manifests, and in `helm get values`.
     ({"redis": {"outside": {"url": "redis://fleet:secret@a:1"}}}, "redis/outside/url"),
     ({"redis": {"outside": {"url": "redis://a:1/0?password=secret"}}}, "redis/outside/url"),
+    (merged(FLEETS[3], {"redis": {"outside": {"url": "redis://a:1"}}}), "redis.outside.url: redis.ca says"),
     ({"redis": {"outside": {"userKey": "a b"}}}, "redis/outside/userKey"),
     ({"redis": {"outside": {"passwordKey": ""}}}, "redis/outside/passwordKey"),
     ({"worker": {"modelCache": {"claim": "Mine"}}}, "worker/modelCache/claim"),
@@ -465,6 +466,14 @@ def logins(values: dict[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
         assert parts.pop("ca") == ("redis-ca", "ca.pem")
         found[f"keda-{name_of(each)}"] = parts
     return found
+
+
+def test_a_secret_of_the_users_own_stays_as_it_is() -> None:
+    token = {"name": "token", "secret": {"secretName": "mine", "items": [{"key": "a", "path": "b"}]}}
+    mount = {"name": "token", "mountPath": "/token"}
+    manifests = charted(examples()["keda-streams"], values={"worker": {"volumes": [token], "volumeMounts": [mount]}})
+    volumes = [volume for each in pools(manifests) for volume in pod_of(each)["volumes"]]
+    assert [volume for volume in volumes if volume["name"] == "token"] == [token]
 
 
 def test_secrets_of_an_outside_redis_have_user_and_password_under_keys_of_choice() -> None:
