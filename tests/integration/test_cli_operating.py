@@ -220,6 +220,12 @@ def test_doctor_and_audit_find_what_a_mistyped_xadd_made(any_redis_url: str, raw
     assert all(raw.xlen(name) == number for number, name in enumerate(MISTYPED, 1)), "nothing is repaired by a guess"
 
 
+def test_doctor_names_no_worker_for_a_queue_with_another_prefix(any_redis_url: str, raw: redis.Redis) -> None:
+    raw.xadd("prod:{chat}:lane:high", {"body": "{}"})
+    change = doctor(any_redis_url, "--queue", "other")["mistyped"]["change"]
+    assert change.startswith("a worker with the STREAMFLEET_KEY_PREFIX before `{`; XADD")
+
+
 def test_doctor_warns_of_queues_that_wait_for_their_first_worker(any_redis_url: str, raw: redis.Redis) -> None:
     def level(queue: str, name: str) -> tuple[str, str, int]:
         ended = streamfleet(any_redis_url, "doctor", "--queue", queue, "--json")

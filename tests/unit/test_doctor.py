@@ -143,7 +143,7 @@ def test_commands_of_its_advice_are_taken_with_the_option_for_a_queue(repository
         if file.is_file()
     ]
     told = {words for text in texts for words in re.findall(r"`streamfleet ([^`{]+)`", text)}
-    assert {"audit --repair", "dead purge --all", "queue set result_ttl_ms=3600000"} <= told
+    assert {"audit --repair", "dead purge --reason expired", "queue show"} <= told
     assert [why for words in told for why in refusal([*shlex.split(words), "--queue", "q"])] == []
 
 

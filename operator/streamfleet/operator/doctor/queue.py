@@ -58,9 +58,11 @@ async def mistyped_check(broker: OperatorBroker) -> Check:
     looked = "all streams" if whole else f"the streams among {MISTYPED_ROUNDS * AT_ONCE} keys of each server"
     if unserved and not found:
         seen = "; ".join(unserved[:MOST_NAMED]) + _more(unserved, MOST_NAMED)
-        named = dict.fromkeys(line.rpartition("{")[2].removesuffix("}:") for line in unserved)
-        start = ", ".join(f"`streamfleet worker --queue {shlex.quote(name)}`" for name in [*named][:NAMED])
-        change = f"{start}{_more([*named])}; XADD to another queue's lane, if that was meant, and DEL these"
+        bases, ours = dict.fromkeys(line.rpartition(" ")[2] for line in unserved), f"{broker.keys.prefix}{{"
+        named = [base.removeprefix(ours).removesuffix("}:") for base in bases if base.startswith(ours)]
+        commands = [f"`streamfleet worker --queue {shlex.quote(name)}`" for name in named[:NAMED]]
+        start = ", ".join(commands) + _more(named) if named else "a worker with the STREAMFLEET_KEY_PREFIX before `{`"
+        change = f"{start}; XADD to another queue's lane, if that was meant, and DEL these"
         return warn("mistyped", seen, change)
     if not found:
         return ok("mistyped", f"{looked} looked at: none has nearly the name of a lane")
@@ -120,16 +122,17 @@ def configuration_check(
         decode(limits, fields)
     except SettingsError as error:
         wrong = "; ".join(str(error).splitlines())
-        return fail(name, wrong, "`streamfleet queue show`, and by `queue set` what is allowed")
+        return fail(name, wrong, "`streamfleet queue show` tells them, `streamfleet queue set NAME=VALUE` changes one")
     said = {"this environment": environment, **{worker.name: worker.environment for worker in alive}}
-    others = {
-        f"{variable(setting)} is {value} in {where}, {queues} in the queue": f"{setting}={value}"
+    others = [
+        f"{variable(setting)} is {value} in {where}, {queues} in the queue"
         for where, values in said.items()
         for setting, (value, queues) in differences(values, fields).items()
-    }
+    ]
     if others:
-        seen, other = "; ".join([*others][:NAMED]) + _more([*others]), shlex.quote(next(iter(others.values())))
-        return warn(name, seen, f"the queue's value holds: unset the variable, or `streamfleet queue set {other}`")
+        here = " ".join(shlex.quote(f"{it}={value}") for it, (value, _) in differences(environment, fields).items())
+        change = f", or `streamfleet queue set {here}`" if here else ""
+        return warn(name, "; ".join(others[:NAMED]) + _more(others), f"the queue's value holds: unset it there{change}")
     if PROTOCOL not in fields:
         return ok(name, "none yet: the first worker writes it")
     return ok(name, f"{len(alive)} workers follow it; protocol {fields[PROTOCOL]}")

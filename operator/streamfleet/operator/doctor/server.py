@@ -91,7 +91,8 @@ def _memory(info: Mapping[str, str]) -> Check:
     seen = f"{_bytes(used)} of {_bytes(most)} used ({part:.0%})"
     if part < NEARLY_FULL:
         return ok("memory", seen)
-    change = "maxmemory, `streamfleet queue set result_ttl_ms=3600000` (an hour), or `streamfleet dead purge --all`"
+    other = "a smaller result_ttl_ms than `streamfleet queue show` tells"
+    change = f"maxmemory, {other}, or `streamfleet dead purge --reason expired`"
     if part < FULL:
         return warn("memory", seen, change)
     return fail("memory", f"{seen}: new requests are refused at the limit", change)
