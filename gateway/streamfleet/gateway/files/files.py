@@ -7,6 +7,7 @@ come, together with those of the other uploads to this gateway.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -30,7 +31,7 @@ LOOK_EVERY_BYTES = 1_048_576
 """Bytes of an upload after which its tenant's use is read again: files are added through other gateways too."""
 UPLOAD_HOLD_MS, SEGMENT_HOLD_MS = 21_600_000, 3_600_000
 """Time in which an upload, or a piece of a batch's output, has to be complete; after it, the sweep may delete it."""
-SWEEP_MOST, STILL_NEEDED_MS = 200, 3_600_000
+SWEEP_MOST, DISCARDED_AT_ONCE, STILL_NEEDED_MS = 200, 4, 3_600_000
 MAKE_ROOM = (
     "those of batches and jobs among them: delete some, with DELETE /v1/files/ID; those of jobs cannot be deleted, "
     "and end by themselves"
@@ -149,7 +150,7 @@ class Files:
         return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
     async def read(self, parts: list[Part]) -> AsyncGenerator[bytes, None]:
-        """Yields contents one after the other. Raises ContentGone before the first if one is gone, StoreUnavailable."""
+        """Yields contents one after the other. Raises ContentGone, before the first, if one lacks; StoreUnavailable."""
         await self.store.check([part.name for part in parts[1:]])  # of the first, its reading tells
         for part in parts:
             async with aclosing(self.store.read(part.name)) as blocks:
@@ -170,8 +171,8 @@ class Files:
 
     async def discard(self, names: list[str]) -> None:
         """Delete contents that belong to no file. Raises StoreUnavailable."""
-        for name in names:
-            await self.store.delete(name)
+        for start in range(0, len(names), DISCARDED_AT_ONCE):
+            await asyncio.gather(*map(self.store.delete, names[start : start + DISCARDED_AT_ONCE]))
         if names:
             await self.broker.let_go(names)
 
