@@ -294,7 +294,7 @@ class Striker:
             await asyncio.sleep(0.05)
 
     def _was_struck(self, name: str, said: dict[str, Any]) -> None:
-        self.mark(f"point_{said['action']}", name, point=said["point"])
+        self.mark(f"point_{said['action']}", name, point=said["point"], seconds=said["seconds"])
         hit = self._armed.get(f"{said['point']} {said['action']}")
         if hit is not None and not hit.done():
             hit.set_result(name)

@@ -240,8 +240,10 @@ def _read_life(line: dict[str, Any], history: History) -> None:
     match line["e"]:
         case "fault":
             history.touched[line["worker"]].add(line["kind"])
-            if line["kind"] == "stop":
+            if line["kind"] in ("stop", "point_stop"):
                 history.stopped[line["worker"]].append((line["at"], line["at"]))
+            elif line["kind"] == "point_stall":
+                history.stopped[line["worker"]].append((line["at"], line["at"] + round(line["seconds"] * 1_000)))
             elif line["kind"] == "cont" and (stops := history.stopped[line["worker"]]):
                 stops.append((stops.pop()[0], line["at"]))
         case "started":

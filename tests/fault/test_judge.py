@@ -526,10 +526,15 @@ def test_what_a_log_tells_of_the_time_of_a_restore_is_not_judged(tmp_path: Path)
         "events.jsonl": [
             ("outage", 1_000, {"what": "restore"}),
             ("fault", 2_500, {"kind": "stop", "worker": "stood"}),
+            ("fault", 2_500, {"kind": "point_stop", "worker": "stopped"}),
+            ("fault", 2_500, {"kind": "point_stall", "worker": "stalled", "seconds": 2.0}),
             ("outage_over", 3_000, {"what": "restore"}),
             ("fault", 5_000, {"kind": "cont", "worker": "stood"}),
+            ("fault", 5_000, {"kind": "cont", "worker": "stopped"}),
         ],
         "w.witness": [("start", 2_000, {"id": "a", "attempt": 1, "entry": "", "n": 1})],
+        "stopped.witness": [("start", 5_100, {"id": "f", "attempt": 1, "entry": "", "n": 1})],
+        "stalled.witness": [("start", 4_600, {"id": "g", "attempt": 1, "entry": "", "n": 1})],
         "stood.witness": [
             ("start", 5_100, {"id": "d", "attempt": 1, "entry": "", "n": 1}),
             ("start", 7_000, {"id": "e", "attempt": 1, "entry": "", "n": 2}),
@@ -541,5 +546,5 @@ def test_what_a_log_tells_of_the_time_of_a_restore_is_not_judged(tmp_path: Path)
         (tmp_path / name).write_text("".join(text + "\n" for text in texts))
     history = History()
     read_logs(tmp_path, history)
-    assert (history.rewinds, history.rewound, history.told_lost) == ([(1_000, 3_000)], {"a", "d"}, {"c"})
+    assert (history.rewinds, history.rewound, history.told_lost) == ([(1_000, 3_000)], {"a", "d", "f", "g"}, {"c"})
     assert history.lasting().executions.keys() == {"e"}

@@ -67,7 +67,7 @@ class Hand:
                 return
             del self._armed[point]
         self._journal.write("strike", point=point, action=order["action"])
-        self._tell("struck", point=point, action=order["action"])
+        self._tell("struck", point=point, action=order["action"], seconds=order["seconds"])
         match order["action"]:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
