@@ -164,15 +164,18 @@ def test_commands_that_doctor_names_are_for_the_queue_that_it_looked_at(redis_ur
 
     with redis.Redis.from_url(redis_url) as client:
         client.xgroup_create("{it's}:lane:high", "workers", "9999999999999-0", mkstream=True)
-        client.hset("{it's}:meta", "lease_ms", "20000")
+        client.hset("{it's}:meta", mapping={"lease_ms": "20000", "max_deliveries": "4"})
         client.xadd("{new's}:lane:high", {"body": "{}"})
         try:
             client.execute_command("ACL", "SETUSER", "most", "on", f">{PASSWORD}", "~*", "+@all", "-scan")
             url = redis_url.replace("redis://", f"redis://most:{PASSWORD}@")
-            commands = told(url, "--queue", "it's") + told(url, STREAMFLEET_QUEUE="it's", STREAMFLEET_LEASE_MS="30000")
+            commands = told(url, "--queue", "it's") + told(
+                url, STREAMFLEET_QUEUE="it's", STREAMFLEET_LEASE_MS="30000", STREAMFLEET_MAX_DELIVERIES="9"
+            )
         finally:
             client.execute_command("ACL", "DELUSER", "most")
         others = told(redis_url, "--queue", "default", STREAMFLEET_QUEUE="it's")
+    assert ["queue", "set", "lease_ms=30000", "max_deliveries=9", "--queue", "it's"] in commands
     assert {"acl", "audit", "queue", "worker"} == {words[0] for words in commands}
     assert {tuple(words[-2:]) for words in commands} == {("--queue", "it's")}
     assert {tuple(words[-2:]) for words in others} == {("--queue", "default"), ("--queue", "new's")}
@@ -223,7 +226,7 @@ def test_doctor_and_audit_find_what_a_mistyped_xadd_made(any_redis_url: str, raw
 def test_doctor_names_no_worker_for_a_queue_with_another_prefix(any_redis_url: str, raw: redis.Redis) -> None:
     raw.xadd("prod:{chat}:lane:high", {"body": "{}"})
     change = doctor(any_redis_url, "--queue", "other")["mistyped"]["change"]
-    assert change.startswith("a worker with the STREAMFLEET_KEY_PREFIX before `{`; XADD")
+    assert change.startswith("a worker with STREAMFLEET_KEY_PREFIX set to what is before `{`; XADD")
 
 
 def test_doctor_warns_of_queues_that_wait_for_their_first_worker(any_redis_url: str, raw: redis.Redis) -> None:

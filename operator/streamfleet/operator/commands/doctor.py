@@ -51,7 +51,7 @@ def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName
 
 
 def _naming(queue: str, text: str) -> str:
-    """A text whose commands have the option for the queue; those that name another keep it."""
+    """Returns a text with the option for the queue behind each command that names none."""
     return _COMMAND.sub(lambda found: f"{found[1]}{queue}`", text)
 
 

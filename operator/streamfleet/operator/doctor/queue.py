@@ -58,10 +58,14 @@ async def mistyped_check(broker: OperatorBroker) -> Check:
     looked = "all streams" if whole else f"the streams among {MISTYPED_ROUNDS * AT_ONCE} keys of each server"
     if unserved and not found:
         seen = "; ".join(unserved[:MOST_NAMED]) + _more(unserved, MOST_NAMED)
-        bases, ours = dict.fromkeys(line.rpartition(" ")[2] for line in unserved), f"{broker.keys.prefix}{{"
-        named = [base.removeprefix(ours).removesuffix("}:") for base in bases if base.startswith(ours)]
+        bases, own = dict.fromkeys(line.rpartition(" ")[2] for line in unserved), f"{broker.keys.prefix}{{"
+        named = [base.removeprefix(own).removesuffix("}:") for base in bases if base.startswith(own)]
         commands = [f"`streamfleet worker --queue {shlex.quote(name)}`" for name in named[:NAMED]]
-        start = ", ".join(commands) + _more(named) if named else "a worker with the STREAMFLEET_KEY_PREFIX before `{`"
+        start = (
+            ", ".join(commands) + _more(named)
+            if named
+            else "a worker with STREAMFLEET_KEY_PREFIX set to what is before `{`"
+        )
         change = f"{start}; XADD to another queue's lane, if that was meant, and DEL these"
         return warn("mistyped", seen, change)
     if not found:
@@ -122,7 +126,7 @@ def configuration_check(
         decode(limits, fields)
     except SettingsError as error:
         wrong = "; ".join(str(error).splitlines())
-        return fail(name, wrong, "`streamfleet queue show` tells them, `streamfleet queue set NAME=VALUE` changes one")
+        return fail(name, wrong, "`streamfleet queue show` shows all, `streamfleet queue set NAME=VALUE` changes one")
     said = {"this environment": environment, **{worker.name: worker.environment for worker in alive}}
     others = [
         f"{variable(setting)} is {value} in {where}, {queues} in the queue"
@@ -130,9 +134,10 @@ def configuration_check(
         for setting, (value, queues) in differences(values, fields).items()
     ]
     if others:
-        here = " ".join(shlex.quote(f"{it}={value}") for it, (value, _) in differences(environment, fields).items())
-        change = f", or `streamfleet queue set {here}`" if here else ""
-        return warn(name, "; ".join(others[:NAMED]) + _more(others), f"the queue's value holds: unset it there{change}")
+        own = [shlex.quote(f"{setting}={value}") for setting, (value, _) in differences(environment, fields).items()]
+        change = f", or `streamfleet queue set {' '.join(own)}`" if own else ""
+        seen = "; ".join(others[:NAMED]) + _more(others)
+        return warn(name, seen, f"the queue's value holds: unset the variable{change}")
     if PROTOCOL not in fields:
         return ok(name, "none yet: the first worker writes it")
     return ok(name, f"{len(alive)} workers follow it; protocol {fields[PROTOCOL]}")
