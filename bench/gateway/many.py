@@ -26,7 +26,7 @@ READERS_S = 300.0
 MODEL = "simulated"
 NOW, TWO, BEFORE = "this checkout", "with two processes", "another commit"
 PROCESSES = "GATEWAY_PROCESSES"
-# Named here: the workers of another commit load this too, and it may lack them.
+# Not imported: workers of an older commit load this module too, and the protocol there may lack these names.
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 TEXTS: dict[str, Callable[[Any], str]] = {
     CHAT: lambda answer: answer["choices"][0]["message"]["content"],

@@ -257,7 +257,7 @@ AT_ONCE, BODY_BYTES, FLOOD_BYTES, MOST_BYTES = 200, 262_144, 105_000_000, 58_720
 
 
 def response(tokens: int) -> bytes:
-    """A body of one in the background."""
+    """A body of a response in the background."""
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{'A' * BODY_BYTES}"}
     said = {"role": "user", "content": [{"type": "input_text", "text": "Say hi"}, image]}
     asked = {"model": "simulated", "input": [said], "max_output_tokens": tokens, "ignore_eos": True}
@@ -384,7 +384,7 @@ async def test_a_flood_of_responses_takes_what_its_tenant_may_have_and_nothing_o
         await eventually(flood.ended, 10, "it has ended")
         assert await flood.left() == [*there[1:], flood.ids[-1]]
 
-        # What is open makes no room.
+        # Responses that are open make no room.
         first = len(flood.ids)
         await flood.ask(http, response(8_000), MOST_BYTES // BODY_BYTES + 50)
         for answer in flood.refused:

@@ -33,7 +33,7 @@ async def test_watchers_that_are_killed_are_replaced(fleet: Fleet) -> None:
     began = time.monotonic()
     assert (await fleet.result(await fleet.add(), 10.0)).ok
     assert time.monotonic() - began <= REPLACED_S
-    # At once where a wake-up was not heard. Where the housekeeping woke one that did not watch: when the watches end.
+    # They watch at once if a wake-up was not heard; when the watches end, if housekeeping woke one that waited.
     await eventually(lambda: watching(*killed), WATCHER_MS / 1000 + 3, "the others watch")
     # Those that watch hear of the next one at once.
     began = time.monotonic()

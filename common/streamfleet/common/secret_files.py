@@ -54,7 +54,7 @@ class FileSecret(SecretStr):
 class MountedLogin:
     """Redis's user and password in the files `username` and `password` of a folder, for `redis_credentials`.
 
-    Without `username`, it is a password without a user.
+    Without the file `username`, the login is a password alone.
 
     Attributes:
         folder: where the files are.
@@ -64,7 +64,7 @@ class MountedLogin:
         self.folder = folder
 
     def get_credentials(self) -> tuple[str, ...]:
-        """User and password as they are now, or the password alone."""
+        """Returns user and password as they are now, or the password alone. Raises OSError, UnicodeDecodeError."""
         user, password = self.folder / "username", self.folder / "password"
         given = (user, password) if user.exists() else (password,)
         return tuple(file.read_text(encoding="utf-8").strip() for file in given)

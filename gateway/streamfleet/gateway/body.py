@@ -127,7 +127,7 @@ class Holding:
         self.resize(self.bytes + size)
 
     def resize(self, size: int) -> None:
-        """Count so many bytes as held, in place of those before. Raises ApiError, unchanged, if there is no room."""
+        """Set the number of bytes that are held. Raises ApiError, with the number as before, if there is no room."""
         if size > self.bytes:
             self._bodies.check(self._tenant, self.bytes, size)
         self._bodies.count(self._tenant, size - self.bytes)

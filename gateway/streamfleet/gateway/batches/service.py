@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 MOST_LINE_BYTES = 1_048_576
 """Largest request body on a line of a batch: a gateway holds several lines of each batch at once."""
 SWEEP_S = 5.0
-"""Between two sweeps of the store: what is stored anew meanwhile comes on top of a tenant's bound."""
+"""Seconds between two sweeps of the store. What a tenant stores meanwhile comes on top of its bound."""
 FORGOTTEN = (20, 100, 100, 100, 100, 0)
 """Most ended batches to delete after each try to add one: after the limit was lowered, far too many are kept."""
 INPUT = "job_input"

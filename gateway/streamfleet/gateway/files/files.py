@@ -150,8 +150,8 @@ class Files:
         return ApiError(413, text, "file_quota_exceeded", param="file", headers=NOT_AGAIN, reason="file_quota")
 
     async def read(self, parts: list[Part]) -> AsyncGenerator[bytes, None]:
-        """Yields contents one after the other. Raises ContentGone, before the first, if one lacks; StoreUnavailable."""
-        await self.store.check([part.name for part in parts[1:]])  # of the first, its reading tells
+        """Yields contents one after the other. Raises ContentGone before anything is yielded, or StoreUnavailable."""
+        await self.store.check([part.name for part in parts[1:]])  # reading tells it of the first
         for part in parts:
             async with aclosing(self.store.read(part.name)) as blocks:
                 async for block in blocks:

@@ -105,7 +105,7 @@ class Store:
 
     async def delete(self, name: str) -> None:
         """Delete a content, if it exists. Raises StoreUnavailable."""
-        with contextlib.suppress(ContentGone):  # its name is none of the store's
+        with contextlib.suppress(ContentGone):  # a name outside of the store
             await self._run_on_thread(_remove, self._files, self._path(name))
 
     async def close(self) -> None:

@@ -53,7 +53,7 @@ class RequestSplitter:
 
     Attributes:
         count: number of requests so far.
-        held: what has come and is not in a request that was given.
+        held: bytes that have come and are in no request that was returned.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -64,7 +64,7 @@ class _Requests:
         most_body_bytes: largest body of a request.
         most_requests: of a batch.
         lane: of the batch.
-        room: counts what is held of them.
+        room: counts the bytes of them that are held.
 
     Attributes:
         count: number of requests.
@@ -80,7 +80,7 @@ class _Requests:
     async def take(self, data: bytes, upload: Upload | None = None) -> None:
         """Check and write the requests that are complete with this piece of the body.
 
-        Raises InvalidRequest, ApiError if there is no room for it, and as `Upload`.
+        Raises InvalidRequest, ApiError if there is no room for its bytes, and as `Upload`.
         """
         time_slice = TimeSlice()
         self._room.resize(len(self._splitter.held) + len(data))

@@ -30,7 +30,7 @@ _TOGETHER = (
     "chat_template_kwargs",
     "previous_input_messages",
 )
-# No medium stands in these: what looks like one is printed into the prompt, and counts as text.
+# These hold no media: a template prints what looks like one, so it counts as text.
 _TEXT_ONLY = frozenset({"system", "instructions", "tools", "functions", "chat_template_kwargs"})
 _EACH = ("query", "suffix", *INPUTS)
 _MESSAGES = ("messages", "previous_input_messages", "input")
@@ -92,7 +92,7 @@ def readable_bytes(body: Mapping[str, Any], size: int) -> int:
 
 def _medium(key: str, value: Any) -> str:
     """URL or base64 text of the medium that stands at a key; empty if none stands there."""
-    # Base64 without `data:` is a medium in these two alone.
+    # Only these two may hold base64 without `data:`.
     bare = key == "input_audio" or (key == "source" and isinstance(value, dict) and value.get("type") == "base64")
     if not bare and key not in _MEDIA and key not in _MEDIA_URLS:
         return ""
@@ -211,7 +211,7 @@ def _check_size(name: str, size: int, most: int, longest: int | None) -> None:
 
 
 def _text_bytes(value: Any, *, media: bool) -> int:
-    """Bytes of all text within a value: an upper bound of its tokens. `media`: leave out what stands as a medium."""
+    """Bytes of all text within a value: an upper bound of its tokens. With `media`, media are left out."""
     size = 0
     for key, found in _strings_and_parts(value):
         size += len(found.encode("utf-8", "replace")) if isinstance(found, str) else 0
