@@ -109,11 +109,8 @@ STREAMS = (
     ),
     Panel(
         "How streams end",
-        "Streams a second by their end, and those that began anew after chunks had been sent.",
-        [
-            rate("streamfleet_gateway_streams_ended_total", "outcome", ONE),
-            (f"sum(rate(streamfleet_gateway_stream_restarts_total{{{ONE}}}[{RATE}]))", "began anew"),
-        ],
+        "Streams a second by their end.",
+        [rate("streamfleet_gateway_streams_ended_total", "outcome", ONE)],
         "reqps",
     ),
 )

@@ -40,12 +40,6 @@ LANE_IN_DEPTH = Dashboard(
             "s",
         ),
         Panel(
-            "Until in the engine",
-            "From enqueueing to the engine, by how it ended.",
-            quantiles("streamfleet_wait_seconds", "status", LANE),
-            "s",
-        ),
-        Panel(
             "In the engine",
             "Of one attempt, by its outcome.",
             quantiles("streamfleet_run_seconds", "status", LANE),

@@ -27,11 +27,6 @@ WORKER = Dashboard(
             ],
         ),
         Panel(
-            "KV cache",
-            "Tokens that the engine has room for.",
-            [(f"streamfleet_kv_tokens{{{ONE}}}", "{{instance}}")],
-        ),
-        Panel(
             "Claimed",
             "Requests taken a second.",
             [rate("streamfleet_requests_claimed_total", "instance", ONE)],
@@ -60,10 +55,9 @@ WORKER = Dashboard(
         ),
         Panel(
             "Urgent work on a full engine",
-            "Requests a second that gave way; the slots left free; the share of time without room for urgent requests.",
+            "Requests a second that gave way; the share of time without room for urgent requests.",
             [
                 rate("streamfleet_requests_interrupted_total", "lane", ONE),
-                (f"streamfleet_reserve{{{ONE}}}", "{{instance}} reserve"),
                 (f"rate(streamfleet_urgent_blocked_seconds_total{{{ONE}}}[{RATE}])", "{{instance}} blocked"),
             ],
         ),

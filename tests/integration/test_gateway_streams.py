@@ -313,7 +313,6 @@ async def test_a_restart_is_told_and_never_glued_on(stage: Stage, apart: Gateway
         told = [index for index, event in enumerate(sse.seen) if event.event == "restart"]
         assert len(told) == 1
         assert joined(sse.seen[told[0] + 1 :]).split() == ["[simulated]", *["Say", "hi"] * 249, "Say"]
-        assert apart.metric("streamfleet_gateway_stream_restarts_total") == 2
     finally:
         for worker in workers:
             worker.destroy()

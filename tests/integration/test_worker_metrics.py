@@ -43,13 +43,12 @@ async def test_endings_reasons_and_room(fleet: Fleet) -> None:
     await fleet.add("long", body=chat(60))
     await fleet.runs({"w1": 1})
     await counted(worker, running=1, credit=0)
-    assert worker.metric("streamfleet_kv_tokens") > 0
     assert worker.metric("streamfleet_slots") > 0
     await fleet.results([await fleet.add(ttl="50")])
     await fleet.broker.cancel("long")
     labels = '{lane="normal",status="%s"}'
     for status in ("succeeded", "failed", "cancelled"):
-        for name in ("requests_finished_total", "wait_seconds_count", "total_seconds_count"):
+        for name in ("requests_finished_total", "total_seconds_count"):
             await counted(worker, **{name + labels % status: 1})
         await counted(worker, **{"run_seconds_count" + labels % status: 1})
     await counted(worker, **{"first_token_seconds_count" + labels % "succeeded": 1})
@@ -70,7 +69,6 @@ async def test_what_is_given_up_after_faults(fleet: Fleet) -> None:
         await counted(worker, **{f"requests_finished_total{dead}": 1})
         await counted(worker, **{'run_seconds_count{lane="high",status="postponed"}': 2})
         await counted(worker, **{'dead_letters_total{reason="engine"}': 1})
-        assert "streamfleet_kv_tokens NaN" in worker.get("/metrics").text, "such a server does not tell"
 
 
 def bounded(page: str) -> None:

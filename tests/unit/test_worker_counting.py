@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from streamfleet.common import metrics
 from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.errors import InvalidRequest, openai_error
 from streamfleet.common.protocol import Lane, Status
-from streamfleet.worker.counting import Tally, count_wasted, how_it_ended, show_capacity
-from streamfleet.worker.engine.base import Capacity
+from streamfleet.worker.counting import Tally, count_wasted, how_it_ended
 from streamfleet.worker.outcome import (
     Finished,
     Gone,
@@ -72,7 +70,7 @@ def test_a_request_that_succeeded(growth: Growth) -> None:
     one.started_at = 101.0
     tallied((one, success(prompt_tokens=7, completion_tokens=11)))
     assert growth.of("streamfleet_requests_finished_total", **NORMAL) == 1
-    for name, seconds in (("wait", 1.5), ("total", 3.5), ("first_token", 0.25)):
+    for name, seconds in (("total", 3.5), ("first_token", 0.25)):
         assert growth.of(f"streamfleet_{name}_seconds_sum", **NORMAL) == pytest.approx(seconds), name
         assert growth.of(f"streamfleet_{name}_seconds_count", **NORMAL) == 1, name
     assert growth.of("streamfleet_tokens_total", kind="prompt") == 7
@@ -95,7 +93,6 @@ def test_prompt_tokens_from_the_prefix_cache(growth: Growth) -> None:
 def test_one_that_never_came_to_the_engine_waited_all_the_time(growth: Growth) -> None:
     tallied((in_flight_request(lane=Lane.LOW), expired("before it could start")))
     labels = {"lane": "low", "status": "expired"}
-    assert growth.of("streamfleet_wait_seconds_sum", **labels) == pytest.approx(3.5)
     assert growth.of("streamfleet_total_seconds_sum", **labels) == pytest.approx(3.5)
     assert growth.of("streamfleet_first_token_seconds_count", **labels) == 0
 
@@ -174,16 +171,6 @@ def test_tokens_of_answers_that_nobody_got(growth: Growth) -> None:
 )
 def test_how_an_attempt_ended(outcome: Outcome, said: str) -> None:
     assert how_it_ended(outcome) == said
-
-
-def test_an_engine_that_does_not_tell_its_kv_cache_has_no_number_of_tokens() -> None:
-    def shown(name: str) -> float | None:
-        return REGISTRY.get_sample_value(f"streamfleet_{name}")
-
-    show_capacity(Capacity(slots=8, kv_tokens=4_096))
-    assert (shown("slots"), shown("kv_tokens")) == (8, 4_096)
-    show_capacity(Capacity(slots=8))
-    assert math.isnan(shown("kv_tokens") or 0)
 
 
 def test_the_build_says_its_versions() -> None:

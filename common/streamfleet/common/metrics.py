@@ -123,7 +123,6 @@ URGENT_BLOCKED = Counter(
     "streamfleet_urgent_blocked_seconds_total",
     "Time without room for urgent requests while no patient one could be interrupted.",
 )
-RESERVE = Gauge("streamfleet_reserve", "Sequences that the lane low leaves free for others.")
 BY_APPLICATION = Counter(
     "streamfleet_engine_by_application_total",
     "Requests that reached vLLM through its HTTP application, which takes longer.",
@@ -141,7 +140,6 @@ PASSED_OVER = Durations(
     "From enqueueing until another worker than the one with its prefix cache took a request.",
     ["lane"],
 )
-WAIT = Durations("streamfleet_wait_seconds", "From enqueueing to the engine, once ended.", ["lane", "status"])
 FIRST_TOKEN = Durations("streamfleet_first_token_seconds", "From the engine to its first token.", ["lane", "status"])
 RUN = Durations("streamfleet_run_seconds", "Of one attempt: from its start to its outcome.", ["lane", "status"])
 TOTAL = Durations("streamfleet_total_seconds", "From enqueueing to the outcome.", ["lane", "status"])
@@ -169,7 +167,6 @@ SLOTS = Gauge("streamfleet_slots", "Sequences that the engine runs together at m
 SERVER_BUSY = Counter(
     "streamfleet_server_busy_total", "Answers of the server behind the openai engine that it takes no more for now."
 )
-KV_TOKENS = Gauge("streamfleet_kv_tokens", "KV-cache tokens that the engine has; NaN where it does not tell.")
 CREDIT = Gauge("streamfleet_credit", "How many more requests this worker could take now.")
 READY = Gauge("streamfleet_ready", "1 when this worker takes requests.")
 

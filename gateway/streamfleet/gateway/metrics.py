@@ -136,11 +136,6 @@ REDIS_UP = Gauge("streamfleet_gateway_redis_up", "1 when Redis answered this gat
 REFUSED = Counter(
     "streamfleet_gateway_refused_total", "What the gateway itself refused, by reason.", ["reason"], registry=REGISTRY
 )
-RESTARTS = Counter(
-    "streamfleet_gateway_stream_restarts_total",
-    "Streams that began anew after chunks had been sent.",
-    registry=REGISTRY,
-)
 
 
 def begin() -> None:

@@ -187,7 +187,6 @@ def encode_events(
                 if not shown:  # the reader has seen nothing of the former attempt
                     parts.clear()
                     continue
-                metrics.RESTARTS.inc()
                 if not restart_events:
                     return b"".join(parts), _restart_error(event)
                 parts.append(frame({"attempt": event.attempt}, event="restart"))

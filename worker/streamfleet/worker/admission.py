@@ -86,11 +86,6 @@ class Admission:
         return min(slots, self._batch_size or slots) or 1
 
     @property
-    def reserve(self) -> int:
-        """Number of slots that the least urgent lane leaves free."""
-        return self.slots - without_reserve(self.slots, self._reserve_percent) if self._patient_lanes else 0
-
-    @property
     def expected(self) -> Demand:
         """Demand of a claimed request, as a guess until it is decoded."""
         return Demand(1, int(self._typical.tokens))

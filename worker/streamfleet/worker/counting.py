@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 
 from streamfleet.common import metrics
@@ -14,7 +13,6 @@ from streamfleet.common.broker.types import RetryCode
 from streamfleet.common.envelope import unknown_fields
 from streamfleet.common.protocol import Lane, Status
 from streamfleet.common.results import cached_tokens, tokens_used
-from streamfleet.worker.engine.base import Capacity
 from streamfleet.worker.in_flight import InFlightRequest
 from streamfleet.worker.outcome import Finished, HandedBack, Outcome, Postponed
 
@@ -78,8 +76,6 @@ class Tally:
         for meant, _ in unknown_fields(request.claim.fields):
             metrics.of(metrics.UNKNOWN_FIELDS, meant).inc()
         claimed_at, queued_s = request.claimed_at, (request.claimed_ms - request.enqueued_ms) / 1000
-        started_at = self._now if request.started_at is None else request.started_at
-        metrics.WAIT.labels(lane, status).observe(queued_s + started_at - claimed_at)
         metrics.TOTAL.labels(lane, status).observe(queued_s + self._now - claimed_at)
 
 
@@ -98,12 +94,6 @@ def how_it_ended(outcome: Outcome) -> str:
     if isinstance(outcome, Finished):
         return outcome.status
     return "postponed" if isinstance(outcome, Postponed) else "released" if isinstance(outcome, HandedBack) else "lost"
-
-
-def show_capacity(capacity: Capacity) -> None:
-    """Set the gauges of the engine's capacity."""
-    metrics.SLOTS.set(capacity.slots)
-    metrics.KV_TOKENS.set(math.nan if capacity.kv_tokens is None else capacity.kv_tokens)
 
 
 def _reason(outcome: Finished) -> metrics.Reason:

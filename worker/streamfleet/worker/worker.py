@@ -37,7 +37,6 @@ from streamfleet.common.settings import QueueSettings, WorkerSettings
 from streamfleet.worker.complete import Completer
 from streamfleet.worker.configuration import Configuration
 from streamfleet.worker.cost.check import pack_fields
-from streamfleet.worker.counting import show_capacity
 from streamfleet.worker.dispatcher import Dispatcher
 from streamfleet.worker.engine.base import Engine, EngineUnavailable
 from streamfleet.worker.execute import Executor
@@ -235,8 +234,7 @@ class Worker:
         self._most_slots = max(self._most_slots, self._slots)
         rules, admission = self._shared.containment, self._shared.admission
         rules.slots = max(rules.slots, admission.slots)
-        show_capacity(self._engine.capacity())
-        metrics.RESERVE.set(self._shared.admission.reserve)
+        metrics.SLOTS.set(self._slots)
 
     async def _find_configuration(self) -> None:
         """Follow the queue's configuration, or write it. A broken key, or a full Redis, must not stop the worker.
