@@ -45,7 +45,7 @@ async def wait_cost(binary: Path | None, rounds: int) -> str:
 
 async def _measure(url: str, replicas: int) -> tuple[list[float], float]:
     """Latencies in ms, and requests a second."""
-    settings = load(QueueSettings, redis_url=url, enqueue_replicas=replicas, enqueue_replicas_timeout_ms=10_000)
+    settings = load(QueueSettings, redis_url=url, enqueue_replicas=replicas)
     latencies = []
     async with Client(settings=settings, notify=False) as client:
         await client.enqueue(chat())

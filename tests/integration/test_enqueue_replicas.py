@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from streamfleet.common.broker import producer
 from streamfleet.common.errors import NotReplicated
 from streamfleet.common.settings import QueueSettings, load
 from streamfleet.producer import Ask, Client, SyncClient, SyncHandle
@@ -46,8 +47,23 @@ def replica(pair: tuple[RedisServer, RedisServer], master: RedisServer) -> Redis
     return pair[1]
 
 
-def settings(url: str, replicas: int = 1, timeout_ms: int = LONG_MS) -> QueueSettings:
-    return load(QueueSettings, redis_url=url, enqueue_replicas=replicas, enqueue_replicas_timeout_ms=timeout_ms)
+@pytest.fixture(autouse=True)
+def patient() -> Iterator[None]:
+    """Clients wait long for replicas, so that a busy machine fails no test."""
+    with waiting(LONG_MS):
+        yield
+
+
+@contextlib.contextmanager
+def waiting(ms: int) -> Iterator[None]:
+    """Clients wait so long for replicas."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producer, "REPLICAS_MS", ms)
+        yield
+
+
+def settings(url: str, replicas: int = 1) -> QueueSettings:
+    return load(QueueSettings, redis_url=url, enqueue_replicas=replicas)
 
 
 @contextlib.asynccontextmanager
@@ -94,9 +110,9 @@ async def test_nobody_waits_unless_told_to(master: RedisServer) -> None:
 
 async def test_too_few_replicas_are_an_error_that_says_what_to_do(master: RedisServer, replica: RedisServer) -> None:
     async with Client(settings=settings(master.url)) as fleet:
-        async with cut_off(master, replica), Client(settings=settings(master.url, timeout_ms=SHORT_MS)) as hasty:
-            with pytest.raises(NotReplicated) as caught:
-                await hasty.enqueue(chat(), id="r-1")
+        async with cut_off(master, replica):
+            with waiting(SHORT_MS), pytest.raises(NotReplicated) as caught:
+                await fleet.enqueue(chat(), id="r-1")
             assert "0 of 1 replicas (STREAMFLEET_ENQUEUE_REPLICAS) had them within 200 ms" in str(caught.value)
             assert "Enqueue the same again with the same ids" in str(caught.value)
             assert caught.value.retryable
@@ -107,12 +123,11 @@ async def test_too_few_replicas_are_an_error_that_says_what_to_do(master: RedisS
 
 
 async def test_a_bulk_call_tells_what_is_replicated_from_what_is_not(master: RedisServer, replica: RedisServer) -> None:
-    whole, hasty = settings(master.url), settings(master.url, timeout_ms=SHORT_MS)
-    async with Client(settings=whole) as fleet, Client(settings=hasty) as other:
+    async with Client(settings=settings(master.url)) as fleet, Client(settings=settings(master.url)) as other:
         asks = [{"body": chat(), "id": f"r-{number}"} for number in range(450)]
         first = await fleet.enqueue_many(asks[:200])
         async with cut_off(master, replica):
-            with pytest.raises(NotReplicated) as caught:
+            with waiting(SHORT_MS), pytest.raises(NotReplicated) as caught:
                 await other.enqueue_many(asks[200:])
         assert await caught.value.unconfirmed[0].cancel()
         assert caught.value.accepted == []
@@ -126,8 +141,8 @@ async def test_a_known_request_is_waited_for_as_well(master: RedisServer, replic
     """A new connection has written nothing yet: WAIT alone would be content with any replica that is linked."""
     with stopped(replica):
         for _ in range(2):
-            async with Client(settings=settings(master.url, timeout_ms=SHORT_MS)) as fleet:
-                with pytest.raises(NotReplicated):
+            async with Client(settings=settings(master.url)) as fleet:
+                with waiting(SHORT_MS), pytest.raises(NotReplicated):
                     await fleet.enqueue(chat(), id="r-1")
         ttl_ms = tell(master.port, "PTTL", "{default}:request:r-1")
     assert ttl_ms > 0, "the record still expires"
@@ -138,9 +153,9 @@ async def test_a_known_request_is_waited_for_as_well(master: RedisServer, replic
 async def test_refused_requests_wait_for_nobody(master: RedisServer, replica: RedisServer) -> None:
     async with Client(settings=settings(master.url)) as fleet:
         await fleet.enqueue(chat(), id="r-1")
-        async with cut_off(master, replica), Client(settings=settings(master.url, timeout_ms=SHORT_MS)) as hasty:
-            submission = hasty.prepare(Ask(body=chat(1), id="r-1"))
-            ((handle, code),) = await hasty.submit([submission])
+        async with cut_off(master, replica):
+            with waiting(SHORT_MS):
+                ((handle, code),) = await fleet.submit([fleet.prepare(Ask(body=chat(1), id="r-1"))])
     assert (handle, code.name) == (None, "CONFLICT")
 
 
@@ -178,11 +193,12 @@ async def test_the_write_and_its_wait_share_a_connection(master: RedisServer, re
 
 async def test_the_synchronous_client_has_handles_of_its_own(master: RedisServer, replica: RedisServer) -> None:
     async with cut_off(master, replica):
-        await asyncio.to_thread(_refused_synchronously, settings(master.url, timeout_ms=SHORT_MS))
+        with waiting(SHORT_MS):
+            await asyncio.to_thread(_refused_synchronously, settings(master.url))
 
 
 def test_the_command_line_says_so(master: RedisServer) -> None:
-    wanted = {"STREAMFLEET_ENQUEUE_REPLICAS": "2", "STREAMFLEET_ENQUEUE_REPLICAS_TIMEOUT_MS": "100"}
+    wanted = {"STREAMFLEET_ENQUEUE_REPLICAS": "2"}
     done = streamfleet(master.url, "enqueue", "--prompt", "hi", "--id", "r-1", **wanted)
     assert done.returncode == 1
     assert "1 of 2 replicas" in done.stderr

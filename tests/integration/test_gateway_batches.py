@@ -24,6 +24,7 @@ from tests.integration.uploads import LARGE, MEGABYTE, begun, contents, download
 from tests.waiting import eventually
 
 CONSTANTS = {
+    "gateway.batches.claimed_batch.MOST_LINES": 3_000,
     "gateway.files.upload.IDLE_S": 1,
     "gateway.simple.routes.MOST_PROMPTS": 50,
     BATCH_WINDOW: 200,
@@ -38,7 +39,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         speed=20.0,
         gateway_files=f"file://{folder}/files",
         gateway_file_max_bytes=LARGE,
-        gateway_batch_max_requests=3_000,
         constants=CONSTANTS,
     ) as stage:
         yield stage

@@ -32,7 +32,7 @@ def gateway_in(server: RedisServer, folder: Any, at_once: int) -> Any:
         gateway_files=(folder / "files").as_uri(),
         gateway_models="simulated=default",
         gateway_batches_open_per_tenant=OPEN,
-        gateway_batches_kept_per_tenant=KEPT,
+        constants={"gateway.batches.service.BATCHES_KEPT": KEPT},
         gateway_batches_at_once=at_once,
     )
 

@@ -27,7 +27,11 @@ from tests.waiting import eventually
 
 PATH = "/v1/messages/batches"
 MOST_BYTES, MOST_REQUESTS = 32 * 1_048_576, 3_000
-CONSTANTS = {BATCH_WINDOW: 200, "gateway.messages.batches.MOST_ON_PAGE": 3}
+CONSTANTS = {
+    BATCH_WINDOW: 200,
+    "gateway.messages.batches.MOST_ON_PAGE": 3,
+    "gateway.messages.batches.MOST_REQUESTS": MOST_REQUESTS,
+}
 Claude = anthropic.AsyncAnthropic
 
 
@@ -39,7 +43,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         speed=20.0,
         gateway_files=f"file://{folder}/files",
         gateway_file_max_bytes=MOST_BYTES,
-        gateway_batch_max_requests=MOST_REQUESTS,
         constants=CONSTANTS,
     ) as stage:
         yield stage

@@ -85,7 +85,7 @@ async def shown_to_operators(queue: Queue) -> None:
 
 def taken_by_the_gateway(last: Lane) -> None:
     """Read the lane from a header, and answer with the tier of the side that it is on."""
-    bounds = Bounds(LANES, 1_000, 1_000, continue_on_disconnect=False)
+    bounds = Bounds(LANES, 1_000, 1_000)
     found = read_parameters({"x-streamfleet-lane": last}, {"service_tier": "auto"}, bounds, NOW)
     assert (found.lane, found.tier) == (last, "flex")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,9 +36,7 @@ from streamfleet.gateway.request_parameters import (
 )
 
 NOW = 1_790_000_000_000
-BOUNDS = Bounds(
-    (Lane.HIGH, Lane.NORMAL, Lane.LOW), deadline_ms=600_000, most_ms=3_600_000, continue_on_disconnect=False
-)
+BOUNDS = Bounds((Lane.HIGH, Lane.NORMAL, Lane.LOW), deadline_ms=600_000, most_ms=3_600_000)
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -113,11 +110,9 @@ def test_a_lane_that_the_key_may_not_use_is_refused() -> None:
         read(X_Streamfleet_Lane="critical")
     assert (caught.value.status, caught.value.code) == (403, "lane_not_allowed")
     with pytest.raises(ApiError) as caught:
-        read({"service_tier": "priority"}, Bounds((Lane.LOW,), 1, 1, continue_on_disconnect=False))
+        read({"service_tier": "priority"}, Bounds((Lane.LOW,), 1, 1))
     assert caught.value.param == "service_tier"
-    assert (
-        read({}, Bounds(LANES, 1, 1, continue_on_disconnect=False), X_Streamfleet_Lane="critical").lane is Lane.CRITICAL
-    )
+    assert read({}, Bounds(LANES, 1, 1), X_Streamfleet_Lane="critical").lane is Lane.CRITICAL
 
 
 @pytest.mark.parametrize(
@@ -214,7 +209,6 @@ def test_who_names_a_request_means_to_come_back() -> None:
     assert read(Idempotency_Key="k").continue_on_disconnect
     assert not read(Idempotency_Key="k", X_Streamfleet_On_Disconnect="cancel").continue_on_disconnect
     assert read(X_Streamfleet_On_Disconnect="continue").continue_on_disconnect
-    assert read({}, Bounds(LANES, 1, 1, continue_on_disconnect=True)).continue_on_disconnect
 
 
 def test_streams() -> None:
@@ -240,9 +234,7 @@ def test_streams() -> None:
     ids=str,
 )
 def test_events_have_ids_for_those_who_can_resume(headers: dict[str, str], resumes: bool) -> None:
-    """The gateway's rule for requests whose callers leave changes nothing: plain readers do not know of it."""
     assert read(**headers).event_ids is resumes
-    assert read({}, replace(BOUNDS, continue_on_disconnect=True), **headers).event_ids is resumes
 
 
 def test_an_event_id_is_asked_for_in_one_way() -> None:

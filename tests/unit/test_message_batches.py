@@ -186,7 +186,7 @@ def test_blanks_between_requests_are_not_held() -> None:
 
 async def test_a_request_counts_as_held_until_it_is_written() -> None:
     room = Bodies(MOST).hold("a")
-    requests, held = _Requests(MOST, 2, Lane.LOW, room), list[int]()
+    requests, held = _Requests(MOST, Lane.LOW, room), list[int]()
 
     class Upload:
         async def write(self, line: bytes) -> None:

@@ -143,14 +143,9 @@ class SharedLimits:
     ] = 50
     enqueue_replicas: Annotated[
         int,
-        Field(ge=0, description="Replicas that must have a request before enqueue returns (WAIT); 0 waits for none."),
+        Field(ge=0, description="Replicas that must have a request, within 1 s, before enqueue returns; 0 for none."),
         Use.PROCESS,
     ] = 0
-    enqueue_replicas_timeout_ms: Annotated[
-        int,
-        Field(ge=1, description="How long that may take before enqueue raises NotReplicated, in ms."),
-        Use.PROCESS,
-    ] = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest
@@ -14,6 +14,8 @@ from streamfleet.common.settings_group import Group
 
 _ORIGIN = re.compile(r"\*|https?://[^\s/?#]+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.*")
+BATCHES_KEPT = 5_000
+"""Most batches and jobs of a tenant that are kept, so that those of one tenant take at most 190 MB of Redis."""
 
 
 def _split(value: Any) -> Any:
@@ -74,9 +76,6 @@ class BatchSettings(Group):
     gateway_batches_at_once: int = Field(
         8, ge=0, description="How many batches a gateway runs at once; others wait. 0: this one runs none."
     )
-    gateway_batch_max_requests: int = Field(
-        1_000_000, ge=1, description="Most lines of a batch: about 100 bytes of memory each while they are checked."
-    )
     gateway_batch_tokens_per_tenant: int = Field(
         0,
         ge=0,
@@ -85,22 +84,11 @@ class BatchSettings(Group):
         ),
     )
     gateway_batches_open_per_tenant: int = Field(
-        200, ge=1, description="How many batches and jobs of a tenant may be open, which have not ended."
-    )
-    gateway_batches_kept_per_tenant: int = Field(
-        5_000,
+        200,
         ge=1,
-        description=("Most batches and jobs of a tenant that are kept; the oldest that ended go, with their results."),
+        le=BATCHES_KEPT,
+        description="How many batches and jobs of a tenant may be open, which have not ended.",
     )
-
-    @model_validator(mode="after")
-    def _open_batches_are_kept(self) -> Self:
-        if self.gateway_batches_kept_per_tenant < self.gateway_batches_open_per_tenant:
-            raise ValueError(
-                "STREAMFLEET_GATEWAY_BATCHES_KEPT_PER_TENANT must be at least "
-                "STREAMFLEET_GATEWAY_BATCHES_OPEN_PER_TENANT: open batches are among those that are kept"
-            )
-        return self
 
     @field_validator("gateway_files")
     @classmethod
@@ -183,10 +171,6 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     )
     gateway_max_wait_ms: int = Field(
         3_600_000, ge=1_000, description="Latest deadline that a caller may name, so longest wait for an answer, in ms."
-    )
-    gateway_on_disconnect: Literal["cancel", "continue"] = Field(
-        "cancel",
-        description="What becomes of a request whose caller leaves. One with an Idempotency-Key always goes on.",
     )
     gateway_early_space: Literal["on", "off"] = Field(
         "off",

@@ -100,7 +100,6 @@ class AuthContext:
             self.caller.lanes,
             self.settings.gateway_deadline_ms,
             self.settings.gateway_max_wait_ms,
-            self.settings.gateway_on_disconnect == "continue",
         )
         now_ms = self.gateway.clock.now_ms()
         parameters = read_parameters(self.request.headers, body, bounds, now_ms, background=background)

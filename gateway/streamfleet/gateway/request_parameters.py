@@ -95,13 +95,11 @@ class Bounds:
         lanes: lanes that its requests may use.
         deadline_ms: default deadline, from now.
         most_ms: latest deadline, from now.
-        continue_on_disconnect: True if a request goes on by default when its caller leaves.
     """
 
     lanes: Collection[Lane]
     deadline_ms: int
     most_ms: int
-    continue_on_disconnect: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ def read_parameters(
         session=_read_session(body),
         program=_label(headers.get("x-streamfleet-program", "")),
         traceparent=_read_traceparent(headers.get("traceparent")),
-        continue_on_disconnect=background or _continue_on_disconnect(headers, bounds.continue_on_disconnect),
+        continue_on_disconnect=background or _continue_on_disconnect(headers),
         stream=stream,
         restart_events=read_restart_events(headers),
         after=_read_last_event_id(headers),
@@ -448,11 +446,11 @@ def _read_traceparent(value: str | None) -> str | None:
         return None
 
 
-def _continue_on_disconnect(headers: Mapping[str, str], default: bool) -> bool:
+def _continue_on_disconnect(headers: Mapping[str, str]) -> bool:
     given = headers.get("x-streamfleet-on-disconnect")
     if given is None:
         # A caller that names the request means to ask for it again.
-        return default or bool(headers.get("idempotency-key"))
+        return bool(headers.get("idempotency-key"))
     if given not in ("cancel", "continue"):
         raise InvalidRequest(f"must be cancel or continue, not {given[:40]!r}", f"{HEADER_PREFIX}On-Disconnect")
     return given == "continue"

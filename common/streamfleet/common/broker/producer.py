@@ -31,6 +31,8 @@ Notifications = list[tuple[str, dict[bytes, bytes] | None]]
 """Ids of requests that ended, each with the fields of its result if they came along."""
 READ_AT_ONCE = 1_000
 """Most notifications of one read."""
+REPLICAS_MS = 1_000
+"""Longest wait for replicas. One that is in step answers within milliseconds, and enqueueing again is safe."""
 IN_THE_QUEUE = frozenset({EnqueueCode.ACCEPTED, EnqueueCode.EXISTING})
 
 
@@ -44,11 +46,11 @@ class ProducerBroker(ClientBroker):
             NotReplicated: they are accepted, but fewer than `limits.enqueue_replicas` replicas have them; the error's
                 `unconfirmed` holds the answers that would have been returned.
         """
-        replicas, timeout_ms = self.limits.enqueue_replicas, self.limits.enqueue_replicas_timeout_ms
+        replicas = self.limits.enqueue_replicas
         keys, args = self._enqueue_words(submissions)
         replicated = 0
         if replicas:
-            replies, replicated = await self.connection.script_replicated("enqueue", keys, args, replicas, timeout_ms)
+            replies, replicated = await self.connection.script_replicated("enqueue", keys, args, replicas, REPLICAS_MS)
         else:
             replies = await self.connection.script("enqueue", keys, args)
         codes, entries = replies[::2], replies[1::2]
@@ -56,7 +58,7 @@ class ProducerBroker(ClientBroker):
         if replicated < replicas and any(answer.code in IN_THE_QUEUE for answer in answers):
             raise NotReplicated(
                 f"the requests are in Redis at {self.connection.address}, but {replicated} of {replicas} replicas "
-                f"(STREAMFLEET_ENQUEUE_REPLICAS) had them within {timeout_ms} ms: a failover now could lose them. "
+                f"(STREAMFLEET_ENQUEUE_REPLICAS) had them within {REPLICAS_MS} ms: a failover now could lose them. "
                 "Enqueue the same again with the same ids, which is safe, and look after the replicas",
                 list(answers),
             )

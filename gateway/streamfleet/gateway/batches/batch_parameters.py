@@ -133,7 +133,7 @@ def choose_lane(headers: Mapping[str, str], body: Mapping[str, Any], lanes: Sequ
     """
     if headers.get("x-streamfleet-lane") is None and body.get("service_tier") is None:
         return max(lanes, key=lambda lane: lane.rank)
-    return read_parameters(headers, body, Bounds(lanes, 1, 1, False), 0).lane
+    return read_parameters(headers, body, Bounds(lanes, 1, 1), 0).lane
 
 
 def read_naming(

@@ -25,6 +25,8 @@ from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.producer.batch_lines import BadLine, BatchLine
 
 NO_WORKER_MS = 2_000
+MOST_LINES = 1_000_000
+"""Most lines of a batch: each takes about 100 bytes of memory while they are checked."""
 OVERDUE_MS = 5_000
 """Time past the deadline in which a result may still arrive; then the batch ends the request itself."""
 
@@ -130,17 +132,17 @@ class ClaimedBatch:
         Raises:
             InvalidBatch: the input is gone, or has too many lines.
         """
-        most, total = self.dependencies.settings.gateway_batch_max_requests, 0
+        total = 0
         parts = await self.dependencies.files.broker.parts(self.batch.input_file_id)
         try:
             async for group in number_lines(
                 self.dependencies.files.read(parts), most_line_bytes(self.dependencies.most_body_bytes)
             ):
                 total += len(group)
-                if total > most and not self.batch.total:  # a batch whose lines were counted before goes on
-                    number, _ = group[most - total]
+                if total > MOST_LINES and not self.batch.total:  # a batch whose lines were counted before goes on
+                    number, _ = group[MOST_LINES - total]
                     raise InvalidBatch(
-                        "too_many_requests", f"the input has more than {most} requests: split it", number
+                        "too_many_requests", f"the input has more than {MOST_LINES} requests: split it", number
                     )
                 yield group
         except ContentGone:

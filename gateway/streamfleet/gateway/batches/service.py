@@ -18,7 +18,7 @@ from streamfleet.common.errors import Conflict, InvalidRequest, StreamfleetError
 from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
-from streamfleet.common.settings_gateway import GatewaySettings
+from streamfleet.common.settings_gateway import BATCHES_KEPT, GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.authentication import Caller
@@ -234,7 +234,7 @@ class Batching:
             case AddCode.TOO_MANY_OPEN:
                 return too_many_batches(self.settings.gateway_batches_open_per_tenant)
             case AddCode.TOO_MANY_KEPT:
-                return too_many_kept(self.settings.gateway_batches_kept_per_tenant)
+                return too_many_kept(BATCHES_KEPT)
             case _:
                 return too_many_files()
 
@@ -248,7 +248,7 @@ class Batching:
                 naming=naming,
                 kept_ms=window_ms + settings.gateway_file_ttl_ms,
                 most_open=settings.gateway_batches_open_per_tenant,
-                most_kept=settings.gateway_batches_kept_per_tenant,
+                most_kept=BATCHES_KEPT,
             )
             full = code is AddCode.TOO_MANY_KEPT
             if not full or not most or not await self._forget_oldest(record.tenant, most):

@@ -42,7 +42,7 @@ from streamfleet.gateway.request_parameters import request_id
 from streamfleet.producer.batch_lines import MAX_LINE_BYTES
 
 MOST_REQUESTS, MOST_BYTES = 100_000, 268_435_456
-"""Anthropic's limits of a batch; the gateway's own may be less."""
+"""Anthropic's limits of a batch; the largest file of the gateway may be less."""
 WINDOW = "24h"
 USUAL_LISTED, MOST_LISTED, MOST_ON_PAGE = 20, 1_000, 100
 """A page has fewer items than a caller may ask for, and says that there are more."""
@@ -62,7 +62,6 @@ class _Requests:
 
     Args:
         most_body_bytes: largest body of a request.
-        most_requests: of a batch.
         lane: of the batch.
         room: counts the bytes of them that are held.
 
@@ -71,9 +70,9 @@ class _Requests:
         digest: of the batch, for its name.
     """
 
-    def __init__(self, most_body_bytes: int, most_requests: int, lane: Lane, room: Holding) -> None:
+    def __init__(self, most_body_bytes: int, lane: Lane, room: Holding) -> None:
         self.count, self.digest, self._room = 0, hashlib.sha256(lane.encode()), room
-        self._most_body_bytes, self._most_requests = most_body_bytes, most_requests
+        self._most_body_bytes = most_body_bytes
         self._splitter = RequestSplitter(most_line_bytes(most_body_bytes))
         self._checker = LineChecker(MESSAGES, most_body_bytes)
 
@@ -85,8 +84,8 @@ class _Requests:
         time_slice = TimeSlice()
         self._room.resize(len(self._splitter.held) + len(data))
         for text in await offload(len(data), self._splitter.feed, data):
-            if self.count == self._most_requests:
-                said = f"may have {self._most_requests} requests: make several batches"
+            if self.count == MOST_REQUESTS:
+                said = f"may have {MOST_REQUESTS} requests: make several batches"
                 raise InvalidRequest(said, "requests", "request_too_large")
             line = await offload(len(text), input_line, text, self.count, self._checker, self._most_body_bytes)
             self.digest.update(line)
@@ -114,8 +113,7 @@ async def create(request: Request) -> JSONResponse:
     context.show_lane(lane, Lane.LOW)
     room = context.gateway.bodies.hold(context.caller.tenant)
     context.call.release = room.release
-    most_requests = min(MOST_REQUESTS, settings.gateway_batch_max_requests)
-    requests = _Requests(batching.most_body_bytes, most_requests, lane, room)
+    requests = _Requests(batching.most_body_bytes, lane, room)
     most_bytes = min(MOST_BYTES, settings.gateway_file_max_bytes)
     key = request.headers.get("idempotency-key")
     name = f"{PREFIX}{BATCH}{request_id(context.caller.owner, key)}" if key else ""
