@@ -23,14 +23,12 @@ SHOWN = {
     "broker": "Queues side by side",
     "engine": "Engine: ",
     "front_end": "Front end: (parts|CPU µs a request of 64 tokens, whole|1,000 streams)",
-    "scheduling": "Pickup|Pulls|Memory",
-    "goodput": r"Urgent: \d workers? full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions",
+    "scheduling": "Pickup|Pulls",
+    "goodput": r"Urgent: 8 workers full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions",
     "shards": "",
     "gateway": "Streams|By turns: what|Side by side with vllm serve: what",
 }
 """Beginnings of the titles of the tables that the page shows, by report. The result files have all tables."""
-MOST_LISTED = 12
-"""Of a report with more targets, only those that are missed are listed."""
 PICTURES_FOLDER = "performance"
 """Of the pictures, beside the page."""
 BLOCK = re.compile(r"(<!-- bench:(\w+):begin -->\n)(.*?)(<!-- bench:\2:end -->)", re.DOTALL)
@@ -84,7 +82,7 @@ def refilled(text: str, kind: str, makers: Mapping[str, Callable[[], str]]) -> s
 
 
 def all_targets(reports: Reports) -> str:
-    """The number of targets of each report that hold, all targets, and the measurements that were not run."""
+    """The number of targets of each report that hold, those that are missed, and the measurements that were not run."""
     found = {name: reports[name][0] for name in BENCHMARKS if name in reports}
     held = {name: sum(target.holds for target in report.targets) for name, report in found.items()}
     counts = [f"{name} {held[name]} of {len(report.targets)}" for name, report in found.items()]
@@ -92,9 +90,9 @@ def all_targets(reports: Reports) -> str:
         replace(target, name=f"{name}: {target.name}")
         for name, report in found.items()
         for target in report.targets
-        if not target.holds or len(report.targets) <= MOST_LISTED
+        if not target.holds
     ]
-    parts = [f"Targets that hold: {', '.join(counts)}.", targets_markdown(listed)]
+    parts = [f"Targets that hold: {', '.join(counts)}. Those that are missed:", targets_markdown(listed)]
     return "\n\n".join([*(parts if found else []), *(not_run(name) for name in BENCHMARKS if name not in reports)])
 
 
@@ -131,10 +129,10 @@ def about(report: Report) -> str:
         *(f"{name} {version}" for name, version in packages.items()),
     ]
     stolen = machine.get("stolen_percent")
-    busy = "" if stolen is None else f" Of the CPU time that was wanted, {stolen} % went to neighbours (steal)."
+    busy = "" if stolen is None else f" Steal: {stolen} % of the CPU time that was wanted."
     small = " **Small** sizes." if report.settings.get("quick") else ""
-    changed = "" if report.sources == digest(report.name) else "**, which has changed since**"
-    commit = f" The code is that of {report.commit}{changed}." if report.commit else ""
+    changed = "" if report.sources == digest(report.name) else "**, changed since**"
+    commit = f" Code: {report.commit}{changed}." if report.commit else ""
     return f"Measured on {report.made}: {', '.join(word for word in words if word)}.{busy}{small}{commit}"
 
 

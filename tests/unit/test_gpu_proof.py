@@ -549,7 +549,8 @@ def test_the_page_shows_machine_targets_and_tables(tmp_path: Path) -> None:
     text = page.fill(EMPTY, tmp_path)
     assert "2026-01-31: NVIDIA H100, Abacus" in text
     assert "| hold |" in text
-    assert "**SIGKILL: the GPU's memory, and processes**" in text
+    assert "**Speed: the same requests to each, all at once**" in text
+    assert "**SIGKILL" not in text, "the targets say all of it"
 
 
 @pytest.mark.parametrize("other", [{"dry": True}, {"gpu": ""}])
