@@ -108,10 +108,9 @@ Two of vLLM's metrics have new names in its releases 0.24 to 0.32:
 ## Deadline pressure
 
 `streamfleet_queue_deadline_pressure_seconds` is the largest estimated lateness of the requests that wait in a lane with
-a deadline: (requests in more urgent lanes + its place in its lane) / throughput - time until its deadline. Above 0, the
-fleet is too slow by so many seconds; below 0, so much time is to spare. It is measured at 17 places of each lane.
-Requests without a deadline count as work; shares and pauses do not count. There is no series before the first
-throughput, which takes a second with a backlog, nor without a worker: scale from zero by
+a deadline: (requests in more urgent lanes + its place in its lane) / throughput - time until its deadline. It is
+measured at 17 places of each lane. Requests without a deadline count as work; shares and pauses do not count. There is
+no series before the first throughput, which takes a second with a backlog, nor without a worker: scale from zero by
 `streamfleet_queue_outstanding`.
 
 ## The exporter

@@ -52,7 +52,7 @@ def said(line: str) -> str:
         shown = found[1] in WORDS and (found[2] != "0" or found[1] in ZERO_TOO)
         return f"{WORDS[found[1]]} {found[2]}," if shown else ""
 
-    words = re.sub(r"(\w+)=([^\s\]]+)", figure, line).replace(" | ", "; ")
+    words = re.sub(r"(\w+)=([^\s\]]+)", figure, line.strip(" =")).replace(" | ", "; ")
     return re.sub(r",? *(?=[\];]|$)|,(?= *\()", "", re.sub(r" +", " ", words))
 
 
