@@ -80,8 +80,8 @@ class SharedLimits:
         Switch,
         Field(
             description=(
-                "on: a request that cannot be done by its deadline, judged by how long those of its length take, ends "
-                "as expired at once."
+                "on: a request that will not be done by its deadline, by how long others of its length took, ends as "
+                "expired at its turn."
             ),
         ),
     ] = "off"

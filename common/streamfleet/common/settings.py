@@ -75,8 +75,7 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
     redis_credentials: ImportString[Any] | None = Field(
         None,
         description=(
-            "module:object of a redis-py CredentialProvider. Each new connection asks it for user and password, if "
-            "REDIS_URL has no password."
+            "module:object of a redis-py CredentialProvider: each new connection asks it if REDIS_URL has no password."
         ),
     )
     queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
@@ -166,17 +165,10 @@ class EngineSettings(Group):
     )
     remote_busy: Annotated[tuple[int, ...], NoDecode] = Field(
         (),
-        description=(
-            "HTTP statuses by which that server says that it takes no more for now, such as 529; 429 and a 503 with "
-            "Retry-After always do."
-        ),
+        description="HTTP statuses of a busy server, such as 529; 429, and 503 with Retry-After, always count.",
     )
     remote_kv_tokens: int = Field(
-        0,
-        ge=0,
-        description=(
-            "KV-cache tokens of that server, for prompts and output limits of the requests there; 0 for no limit."
-        ),
+        0, ge=0, description="KV-cache tokens of that server, for prompts and their outputs; 0 for no limit."
     )
     remote_timeout_s: float = Field(
         600.0, gt=0, description="Longest wait for one answer of that server, in seconds; then it is tried again."
@@ -286,8 +278,7 @@ class WorkerSettings(Group):
         0,
         ge=0,
         description=(
-            "Most output tokens of an answer that are lost with a killed worker: Redis keeps those before. 0: none are "
-            "kept."
+            "Most output tokens of an answer that are lost with a killed worker: Redis keeps the others. 0: keeps none."
         ),
     )
     drain_ms: int = Field(25_000, ge=0, description="After SIGTERM, how long running requests may go on, in ms.")

@@ -32,10 +32,9 @@ class WebhookSettings(Group):
 
     gateway_webhooks_allow_private: bool = Field(
         False,
-        description="Whether callback URLs may lead to private and loopback addresses, but never to link-local ones "
-        "and cloud metadata services.",
+        description="Callback URLs may lead to private and loopback addresses, never to link-local and metadata ones.",
     )
-    gateway_webhooks_allow_http: bool = Field(False, description="Whether callback URLs may be http://, unencrypted.")
+    gateway_webhooks_allow_http: bool = Field(False, description="Callback URLs may be http://, unencrypted.")
     gateway_webhooks_ports: Listed[int] = Field(
         (80, 443), description="Ports of callback URLs, with commas between; 0 for any."
     )
@@ -62,7 +61,7 @@ class BatchSettings(Group):
     gateway_files: str = Field(
         "file://~/.local/share/streamfleet/files",
         description=(
-            "Where files are stored: a URL of fsspec that all replicas reach, such as file:///var/lib/streamfleet or "
+            "Store of files: a URL of fsspec that all gateways reach, as file:///var/lib/streamfleet or "
             "s3://bucket/folder."
         ),
     )
@@ -70,11 +69,9 @@ class BatchSettings(Group):
     gateway_file_ttl_ms: int = Field(
         2_592_000_000, ge=60_000, description="How long files, and batches that have ended, are kept, in ms."
     )
-    gateway_file_bytes_per_tenant: int = Field(
-        0, ge=0, description="How many bytes all files of a tenant may have together; 0 for any."
-    )
+    gateway_file_bytes_per_tenant: int = Field(0, ge=0, description="Most bytes of all files of a tenant; 0 for any.")
     gateway_batches_at_once: int = Field(
-        8, ge=0, description="How many batches a gateway runs at once; others wait. 0: this one runs none."
+        8, ge=0, description="Batches that a gateway runs at once; others wait. 0: this one runs none."
     )
     gateway_batch_tokens_per_tenant: int = Field(
         0,
@@ -87,7 +84,7 @@ class BatchSettings(Group):
         200,
         ge=1,
         le=BATCHES_KEPT,
-        description="How many batches and jobs of a tenant may be open, which have not ended.",
+        description="Most batches and jobs of a tenant that have not ended.",
     )
 
     @field_validator("gateway_files")
