@@ -21,7 +21,7 @@ from streamfleet.common.broker.types import Completion, Home, Lease, Retry, Tena
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.protocol import LANES, Lane, Status
 from streamfleet.operator.repair import Inspection
-from streamfleet.worker.housekeeping import SERVICES
+from streamfleet.worker.housekeeping import SERVICES, turns_of_work
 from streamfleet.worker.mending import Mender
 from streamfleet.worker.services.turn import take_turn
 from tests.scripts.conftest import open_queue
@@ -100,6 +100,26 @@ class Damaged:
         await self._check(sure="of an earlier time" not in damaged.values() and not counters <= damaged.keys())
         await self._drain()
 
+    async def play_idle(self, key: str) -> None:
+        """Bring a key back as it was under load, once all requests have ended and all workers sleep.
+
+        Raises:
+            AssertionError: ten seconds later something is not as it must be.
+        """
+        await self.queue.broker.ensure_groups()
+        while self.clock.now < BEGIN + BEFORE_MS:
+            await self._step()
+        for _ in range(20):
+            await self._add()
+        await self.queue.broker.stage("w1")
+        self.kept = {name: await self.queue.command("DUMP", name) for name in await self.keys()}
+        await self._drain()
+        await self._damage(key, "of an earlier time")
+        for _ in range(MENDED_MS // TICK_MS):
+            self._set_clock(self.clock.now + TICK_MS)
+            await self._keep_house()
+        await self._check(sure=False)
+
     async def keys(self) -> list[str]:
         """The keys that can be made anew, and the sets of labels that there are."""
         keys = self.queue.keys
@@ -117,9 +137,7 @@ class Damaged:
     # -- load ------------------------------------------------------------------------------------------------------
 
     async def _step(self) -> None:
-        self.clock.now += STEP_MS
-        self.queue = self.queue.at(self.clock.now)
-        self.mender._broker = self.queue.broker
+        self._set_clock(self.clock.now + STEP_MS)
         if self.load:
             for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
                 await self._add()
@@ -128,6 +146,11 @@ class Damaged:
                 await self._work(worker)
         if self.clock.now % TICK_MS == 0:
             await self._keep_house()
+
+    def _set_clock(self, now: int) -> None:
+        self.clock.now = now
+        self.queue = self.queue.at(now)
+        self.mender._broker = self.queue.broker
 
     async def _add(self) -> None:
         pick, name = self.chance.choice, f"r{len(self.deadlines)}"
@@ -162,22 +185,27 @@ class Damaged:
 
     async def _keep_house(self) -> None:
         """What the housekeeper does in a turn; a part that is refused is done in the next."""
-        for part in self._parts():
+        await self.mender.mend_types()
+        await self.queue.command("DEL", self.queue.keys.maintain)
+        turn = await self.queue.broker.acquire_housekeeping_lock("w1", 1_000, 5_000)
+        for part in self._parts(turns_of_work(turn)):
             with suppress(BrokerUnavailable):
                 await part
 
-    def _parts(self) -> Iterator[Awaitable[object]]:
+    def _parts(self, turns: int) -> Iterator[Awaitable[object]]:
         broker = self.queue.broker
-        yield self.mender.mend_types()
         for worker in WORKERS:
             yield broker.heartbeat(worker, {"seen_ms": self.clock.now})
-        yield broker.return_delayed(most_delay_ms=60_000)
-        yield broker.reclaim(3_600_000, 10**6)
-        yield broker.stage("w1", 1_000)
+        if turns:
+            yield broker.return_delayed(most_delay_ms=60_000)
+            yield broker.reclaim(3_600_000, 10**6)
+            yield broker.stage("w1", 1_000)
         yield broker.tend_waiting()
-        yield self.mender.tick()
-        yield broker.expire()
-        yield take_turn(broker, SERVICES)
+        for _ in range(turns):
+            yield self.mender.tick()
+        if turns:
+            yield broker.expire()
+            yield take_turn(broker, SERVICES)
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 

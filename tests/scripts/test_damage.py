@@ -36,6 +36,15 @@ async def test_each_key_alone_is_made_anew_once_it_is_deleted(redis_url: str, na
         await Damaged(queue, 1).play((name, "deleted"))
 
 
+LEFT = ("lanes", "counts", "tickets", "delayed", *(f"ready:high{kind}" for kind in ("", ":firsts", ":t:t1", ":ht:1")))
+
+
+@pytest.mark.parametrize("name", LEFT)
+async def test_without_any_request_too_what_is_damaged_is_made_anew(redis_url: str, name: str) -> None:
+    async with open_queue(redis_url) as queue:
+        await Damaged(queue, 1).play_idle(f"{queue.keys.base}{name}")
+
+
 async def test_a_long_lane_is_made_anew(redis_url: str) -> None:
     async with open_queue(redis_url) as queue:
         print(await damage.made_anew(queue.with_limits(now_ms=None, lane_limit=10**6, patience_ms=10**7), 20_000))

@@ -8,6 +8,7 @@ import pytest
 
 from streamfleet.common.broker.housekeeping import Turn
 from streamfleet.common.broker.types import Reclaimed
+from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
@@ -167,6 +168,21 @@ async def test_a_turn_tells_for_how_long_turns_have_come(queue: Queue) -> None:
     assert (turn.mine, turn.workers) == (True, 2)
     assert 60_000 <= turn.unbroken_ms < 63_000
     assert (await queue.broker.acquire_housekeeping_lock("w2", 60_000, 5_000))[:3] == (False, 0, 2)
+
+
+async def test_turns_are_numbered_and_tell_how_many_entries_there_are(queue: Queue) -> None:
+    assert (await turn_after(queue, 1_000))[4:] == (1, 0)
+    await queue.running("high", "1000-0")
+    await queue.add("low", "1000-0")
+    await queue.command("DEL", queue.keys.maintain)
+    assert (await turn_after(queue, 1_000))[4:] == (2, 2)
+
+
+@pytest.mark.parametrize("lane", LANES)
+async def test_what_hands_wrote_does_not_stop_the_turns(queue: Queue, lane: Lane) -> None:
+    await queue.command("HSET", queue.keys.clock, "turns", "by hand")
+    await queue.command("SET", queue.keys.lane(lane), "by hand")
+    assert (await turn_after(queue, 1_000))[4:] == (0, 1)
 
 
 async def test_a_gap_between_turns_is_where_they_begin(queue: Queue) -> None:

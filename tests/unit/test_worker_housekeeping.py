@@ -16,7 +16,14 @@ from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
-from streamfleet.worker.housekeeping import SERVICES, Housekeeper, ReclaimGuard, asking_pause_s
+from streamfleet.worker.housekeeping import (
+    IDLE_TURNS,
+    SERVICES,
+    Housekeeper,
+    ReclaimGuard,
+    asking_pause_s,
+    turns_of_work,
+)
 from streamfleet.worker.mending import AGAIN_S, BUSY_S, Mender
 from tests.broker import Broker
 
@@ -54,6 +61,7 @@ class Ledger(Broker):
         self.gone = self.old_dead_letters = self.asks = 0
         self.turn = Turn(True, 0, 1, 0)
         self.asked_at: list[float] = []
+        self.compared = self.tended = 0
         self.returning_s = 0.0
         self.redis_ahead_s = 0.0
         self.latest_ms: int | None = None
@@ -66,7 +74,7 @@ class Ledger(Broker):
         self._clock.now = max(self._clock.now, self.scripts_back_at) + self.away_s
         self.away_s = 0.0
         self.asked_at.append(self._clock.now)
-        return self.turn._replace(now_ms=self.redis_ms())
+        return self.turn._replace(now_ms=self.redis_ms(), number=len(self.asked_at))
 
     async def reclaim(
         self, lease_ms: int, max_deliveries: int, limit: int = 1000, latest_ms: int | None = None
@@ -101,10 +109,8 @@ class Ledger(Broker):
         self.late -= min(self.late, most)
         return 0, ExpiryScan([str(int(self._clock.now))], self.late > 0)
 
-    async def nothing(self, worker: str = "") -> None:
-        """Do what is left out here."""
-
-    tend_waiting = nothing
+    async def tend_waiting(self, worker: str = "") -> None:
+        self.tended += 1
 
     async def mend_types(self) -> list[Damage]:
         return []
@@ -112,6 +118,7 @@ class Ledger(Broker):
     async def compare(
         self, lane: Lane | None, mend: bool, labels: Sequence[bytes] = (), counters: str = ""
     ) -> list[Damage]:
+        self.compared += 1
         return []
 
     async def examine(self, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
@@ -181,6 +188,34 @@ async def test_every_round_runs_the_services(served: list[object]) -> None:
     for _ in range(2):
         await housekeeper.tick()
     assert served == [*SERVICES, *SERVICES]
+
+
+@pytest.mark.parametrize(
+    ("entries", "number", "unbroken_ms", "turns"),
+    [(1, 5, 9, 1), (1, 8, 9, 1), (0, 5, 9, 0), (0, 8, 9, IDLE_TURNS), (0, 5, 0, IDLE_TURNS)],
+)
+def test_without_entries_the_work_of_some_turns_is_done_in_one(
+    entries: int, number: int, unbroken_ms: int, turns: int
+) -> None:
+    assert turns_of_work(Turn(True, unbroken_ms, 1, 0, number, entries)) == turns
+
+
+async def test_a_queue_without_entries_is_looked_through_seldom_and_each_second_once_some_come(
+    served: list[object],
+) -> None:
+    clock, ledger, housekeeper = housekeeping()
+    ledger.turn = Turn(True, 60_000, 1, 0, entries=0)
+    ledger.asks = 20
+    await rounds(clock, ledger, 2, housekeeper)
+    assert (ledger.expired_from, ledger.asks) == ([], 0), "cancel requests do not wait"
+    await rounds(clock, ledger, 40, housekeeper)
+    turns = len(ledger.asked_at)
+    assert ledger.tended == turns
+    assert turns // 4 - 1 <= len(ledger.expired_from) == len(served) // len(SERVICES) <= turns // 4 + 1
+    assert ledger.compared == IDLE_TURNS * len(ledger.expired_from), "damage is mended as soon"
+    ledger.turn, ledger.expired_from, ledger.asked_at = Turn(True, 60_000, 1, 0), [], []
+    await rounds(clock, ledger, 10, housekeeper)
+    assert len(ledger.expired_from) == len(ledger.asked_at)
 
 
 async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:

@@ -315,7 +315,8 @@ class Keys:
     def clock(self) -> str:
         """Hash of what the housekeeping knows of its turns and of Redis's clock; stays. Epoch ms, or a stream id:
 
-        - ``turn``, ``turns_from``: the last turn of a worker, and the first of those without a gap.
+        - ``turn``, ``turns_from``: the last turn of a worker, and the first of those without a gap. ``turns``: number
+          of all turns.
         - ``reclaimed``: the last look at which no lease had expired. ``forgot``: at which nobody had gone.
         - ``services``: the last turn of the services. ``scan:<key>``: the cursor with which they go on in that hash.
         - ``leases:<lane>``: how far leases from before the clock was set back were looked through; goes at the end of

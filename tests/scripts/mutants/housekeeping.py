@@ -67,6 +67,27 @@ MUTANTS = (
         "reclaim.a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping",
     ),
     Mutant(
+        "acquire_housekeeping_lock: a number written by hand stops no turn",
+        "redis.pcall('HINCRBY'",
+        "redis.call('HINCRBY'",
+        "reclaim.what_hands_wrote_does_not_stop_the_turns",
+        argument="high",
+    ),
+    Mutant(
+        "acquire_housekeeping_lock: a lane of another type stops no turn",
+        "redis.pcall('XLEN'",
+        "redis.call('XLEN'",
+        "reclaim.what_hands_wrote_does_not_stop_the_turns",
+        argument="high",
+    ),
+    Mutant(
+        "acquire_housekeeping_lock: a lane of another type is not empty",
+        ") or 1) end",
+        ") or 0) end",
+        "reclaim.what_hands_wrote_does_not_stop_the_turns",
+        argument="high",
+    ),
+    Mutant(
         "return_delayed: only what is due",
         "call('ZRANGEBYSCORE', DELAYED, '-inf', now, 'LIMIT'",
         "call('ZRANGEBYSCORE', DELAYED, '-inf', '+inf', 'LIMIT'",

@@ -22,12 +22,16 @@ class Turn(NamedTuple):
         unbroken_ms: if so, time since which workers have taken turns without a gap.
         workers: number of live workers.
         now_ms: Redis's clock, epoch ms.
+        number: number of the turn, if it belongs to that worker.
+        entries: number of entries in all lanes, if so.
     """
 
     mine: bool
     unbroken_ms: int
     workers: int
     now_ms: int
+    number: int = 0
+    entries: int = 1
 
 
 class ExpiryScan(NamedTuple):
@@ -57,7 +61,7 @@ class HousekeepingBroker(ReconcilingBroker):
             hold_ms: length of its turn.
             gap_ms: time without a turn of any worker after which workers cannot have renewed either.
         """
-        keys = [self.keys.maintain, self.keys.clock, self.keys.workers]
+        keys = [self.keys.maintain, self.keys.clock, self.keys.workers, *self.keys.lanes]
         answer = await self.connection.script("acquire_housekeeping_lock", keys, [worker, hold_ms, gap_ms])
         return Turn(bool(answer[0]), *answer[1:])
 
