@@ -26,20 +26,24 @@ local function postpone(lane, id, attempt, delay, failure, lost, held)
   if not fields then remove_entry(lane, id); count('vanished'); return 0 end
   -- @guard retry_later: an attempt is charged whatever becomes of its request
   HOOKS.handed_back(lane, id, nil, held)
-  local entry = read_entry(lane, id, fields)
-  bytes = bytes + entry.bytes
+  local size, deadline, given = skim_entry(lane, id, fields)   -- all of it is read only where it ends
+  bytes = bytes + size
   -- @guard retry_later: not what ended
-  if answered(entry.id) then discard_duplicate(lane, id, entry, nil, attempt); return 4 end
+  if answered(request_id_of(given, lane, id)) then
+    discard_duplicate(lane, id, read_entry(lane, id, fields), nil, attempt)
+    return 4
+  end
   -- @guard retry_later: not for ever
   if attempt >= most then
     local workers = workers_lost(attempts_record(lane, id), lost and worker or nil)
     local letter = {status = 'dead', attempts = attempt, error = failure, workers = workers}
-    return end_with_dead_letter(lane, id, fields, entry, letter) and 2 or 4
+    return end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), letter) and 2 or 4
   end
   -- @guard retry_later: not past the deadline
-  if entry.deadline and entry.deadline <= now + delay then
+  if deadline and deadline <= now + delay then
     local late = deadline_error('before it could be tried again; the last fault: ' .. message_of(failure))
-    return end_with_dead_letter(lane, id, fields, entry, {status = 'expired', attempts = attempt, error = late}) and 3 or 4
+    local letter = {status = 'expired', attempts = attempt, error = late}
+    return end_with_dead_letter(lane, id, fields, read_entry(lane, id, fields), letter) and 3 or 4
   end
   -- @guard retry_later: attempts are kept
   remember(lane, id, attempt, lost and worker or nil)
