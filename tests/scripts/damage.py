@@ -188,11 +188,11 @@ class Damaged:
         await self.mender.mend_types()
         await self.queue.command("DEL", self.queue.keys.maintain)
         turn = await self.queue.broker.acquire_housekeeping_lock("w1", 1_000, 5_000)
-        for part in self._parts(turns_of_work(turn)):
+        for part in self._parts(turn.number, turns_of_work(turn)):
             with suppress(BrokerUnavailable):
                 await part
 
-    def _parts(self, turns: int) -> Iterator[Awaitable[object]]:
+    def _parts(self, number: int, turns: int) -> Iterator[Awaitable[object]]:
         broker = self.queue.broker
         for worker in WORKERS:
             yield broker.heartbeat(worker, {"seen_ms": self.clock.now})
@@ -201,8 +201,8 @@ class Damaged:
             yield broker.reclaim(3_600_000, 10**6)
             yield broker.stage("w1", 1_000)
         yield broker.tend_waiting()
-        for _ in range(turns):
-            yield self.mender.tick()
+        for before in range(turns):
+            yield self.mender.tick(number - before)
         if turns:
             yield broker.expire()
             yield take_turn(broker, SERVICES)

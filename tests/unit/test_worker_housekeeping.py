@@ -24,7 +24,7 @@ from streamfleet.worker.housekeeping import (
     asking_pause_s,
     turns_of_work,
 )
-from streamfleet.worker.mending import AGAIN_S, BUSY_S, Mender
+from streamfleet.worker.mending import AGAIN_S, BUSY_S, COUNTED, Mender
 from tests.broker import Broker
 
 LEASE_S = 10.0
@@ -61,7 +61,8 @@ class Ledger(Broker):
         self.gone = self.old_dead_letters = self.asks = 0
         self.turn = Turn(True, 0, 1, 0)
         self.asked_at: list[float] = []
-        self.compared = self.tended = 0
+        self.compared: list[Lane | None] = []
+        self.tended = 0
         self.returning_s = 0.0
         self.redis_ahead_s = 0.0
         self.latest_ms: int | None = None
@@ -118,7 +119,7 @@ class Ledger(Broker):
     async def compare(
         self, lane: Lane | None, mend: bool, labels: Sequence[bytes] = (), counters: str = ""
     ) -> list[Damage]:
-        self.compared += 1
+        self.compared.append(lane)
         return []
 
     async def examine(self, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
@@ -212,10 +213,22 @@ async def test_a_queue_without_entries_is_looked_through_seldom_and_each_second_
     turns = len(ledger.asked_at)
     assert ledger.tended == turns
     assert turns // 4 - 1 <= len(ledger.expired_from) == len(served) // len(SERVICES) <= turns // 4 + 1
-    assert ledger.compared == IDLE_TURNS * len(ledger.expired_from), "damage is mended as soon"
+    assert len(ledger.compared) == IDLE_TURNS * len(ledger.expired_from), "damage is mended as soon"
     ledger.turn, ledger.expired_from, ledger.asked_at = Turn(True, 60_000, 1, 0), [], []
     await rounds(clock, ledger, 10, housekeeper)
     assert len(ledger.expired_from) == len(ledger.asked_at)
+
+
+async def test_all_is_compared_in_some_turns_whoever_has_them() -> None:
+    clock, ledger, _ = housekeeping()
+    fleet = [Housekeeper(ledger, f"w{number}", QueueLimits(), clock) for number in range(len(COUNTED))]
+    for housekeeper in fleet:
+        await housekeeper._round()
+    assert {*ledger.compared} == {*COUNTED}
+    ledger.turn, ledger.compared = Turn(True, 60_000, 1, 0, entries=0), []
+    for housekeeper in fleet + fleet[:3]:
+        await housekeeper._round()
+    assert {*ledger.compared} == {*COUNTED}, "without entries too"
 
 
 async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:
@@ -476,9 +489,9 @@ async def test_lanes_are_made_anew_for_a_part_of_each_second_and_not_again_and_a
     clock = Timeline()
     ledger = Stuck(clock)
     mender = Mender(ledger, clock)
-    for _ in range(12):
+    for number in range(12):
         began = clock.now
-        await mender.tick()
+        await mender.tick(number)
         assert clock.now - began <= BUSY_S + 0.1
         clock.now += 1
     assert len(ledger.begun) > 1

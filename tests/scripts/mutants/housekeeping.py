@@ -74,6 +74,13 @@ MUTANTS = (
         argument="high",
     ),
     Mutant(
+        "acquire_housekeeping_lock: a number written by hand goes",
+        "1 - redis.call('HDEL', KEYS[2], 'turns')",
+        "0",
+        "reclaim.what_hands_wrote_does_not_stop_the_turns",
+        argument="high",
+    ),
+    Mutant(
         "acquire_housekeeping_lock: a lane of another type stops no turn",
         "redis.pcall('XLEN'",
         "redis.call('XLEN'",

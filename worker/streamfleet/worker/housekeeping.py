@@ -136,7 +136,7 @@ class Housekeeper:
         elif turns:
             pause_s = await self._return_delayed()
         if turn.mine:
-            await self.tick(turns)
+            await self.tick(turn.number, turns)
         return pause_s
 
     async def _acquire_lock(self) -> Turn:
@@ -163,16 +163,21 @@ class Housekeeper:
     def _heard(self) -> None:
         self._reclaim_guard.heard(self._clock.monotonic())
 
-    async def tick(self, turns: int = 1) -> None:
-        """Run one round of housekeeping. `turns`: it does the work of so many; with 0 only what cannot wait."""
+    async def tick(self, number: int = 0, turns: int = 1) -> None:
+        """Run one round of housekeeping.
+
+        Args:
+            number: number of the turn.
+            turns: how many turns' work it does; with 0 only what cannot wait.
+        """
         if turns:
             lease_ms = self._lease_ms()
             if self._reclaim_guard.may_reclaim(self._clock.monotonic()):
                 await self._reclaim(lease_ms)
             await self._stage()
         await self._broker.tend_waiting(self._worker)
-        for _ in range(turns):
-            await self._mender.tick()
+        for before in range(turns):
+            await self._mender.tick(number - before)
         if turns:
             await self._expire()
             await take_turn(self._broker, SERVICES)

@@ -21,6 +21,8 @@ BUSY_S = 0.4
 """Longest time of one tick in which lanes are made anew."""
 LOOKS = 3
 """Calls of one tick that examine entries while all seems to fit."""
+COUNTED: tuple[Lane | None, ...] = (*LANES, None)
+"""Lanes whose labels are compared, and None for interrupted requests and the streams' own counts: one in each tick."""
 DAMAGED = ("nowhere", "misplaced", "twice")
 """Findings of an entry that tell of more in its lane; others are mended with it."""
 AGAIN_S = 5.0
@@ -37,7 +39,7 @@ class Mender:
 
     def __init__(self, broker: WorkerBroker, clock: Clock) -> None:
         self._broker, self._clock = broker, clock
-        self._counted, self._lanes, self._parts = cycle((*LANES, None)), cycle(LANES), cycle(PARTS)
+        self._lanes, self._parts = cycle(LANES), cycle(PARTS)
         self._lane, self._part = next(self._lanes), next(self._parts)
         self._after = self._cursor = ""
         self._not_before = dict.fromkeys(LANES, 0.0)
@@ -50,10 +52,14 @@ class Mender:
         for damage in found:
             log.warning("key_of_another_type_deleted", key=damage.name)
 
-    async def tick(self) -> None:
-        """Compare; then make lanes anew, or if all fits examine some more of a lane."""
+    async def tick(self, number: int) -> None:
+        """Compare; then make lanes anew, or if all fits examine some more of a lane.
+
+        Args:
+            number: number of the turn. It says what is compared beside the sums, whoever has the turn.
+        """
         ends = self._clock.monotonic() + BUSY_S
-        counted = next(self._counted)
+        counted = COUNTED[number % len(COUNTED)]
         found = await self._broker.compare(counted, True, counters="" if counted else "streams")
         mending = [lane for lane in LANES if Damage("mending", lane) in found]
         for lane in LANES:

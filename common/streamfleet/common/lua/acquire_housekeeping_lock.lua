@@ -4,8 +4,8 @@
 -- KEYS: 1 the lock; 2 the hash `clock`; 3 the hash `workers`; then the lanes. ARGV: 1 worker; 2 length of its turn (ms);
 --   3 time without any turn after which nobody can have renewed either (ms).
 -- Returns 1 if the turn is this worker's, else 0; then the time for which turns have come without such a gap (ms); the
---   number of workers; the server's clock (epoch ms); and of a turn that is this worker's its number, and how many entries
---   all lanes have.
+--   number of workers; the server's clock (epoch ms); and if the turn is this worker's, its number, and the number of
+--   entries.
 local alive = redis.call('HLEN', KEYS[3])
 local known = redis.call('HMGET', KEYS[2], 'turn', 'turns_from')
 local last, from = tonumber(known[1]), tonumber(known[2])
@@ -21,7 +21,8 @@ if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
 end
 if not from or since < 0 or since > tonumber(ARGV[3]) then from = now end
 redis.call('HSET', KEYS[2], 'turn', string.format('%.0f', now), 'turns_from', string.format('%.0f', from))
--- What somebody wrote by hand is passed over: a turn of number 0 does all work.
 local number, entries = redis.pcall('HINCRBY', KEYS[2], 'turns', 1), 0
+-- A hand-written number goes; turn 0 does all work.
+if type(number) == 'table' then number = 1 - redis.call('HDEL', KEYS[2], 'turns') end
 for i = 4, #KEYS do entries = entries + (tonumber(redis.pcall('XLEN', KEYS[i])) or 1) end
-return {1, now - from, alive, now, tonumber(number) or 0, entries}
+return {1, now - from, alive, now, number, entries}
