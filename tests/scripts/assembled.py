@@ -2,6 +2,7 @@
 
     .venv/bin/python -m tests.scripts.assembled             fails if luacheck finds something, or a bound is passed
     .venv/bin/python -m tests.scripts.assembled --tighten   moves bounds close to the sizes first, and loosens none
+    .venv/bin/python -m tests.scripts.assembled --naming    prints which files name tenants, and which homes
 
 Lua allows 200 local variables in a function, and 60 upvalues. `free` is how many more local variables a real server
 loads the script with, in its chunk and in the function inside; a policy's function has 200 of its own. `core` are the
@@ -35,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 BOUNDS = Path(__file__).parent / "bounds.toml"
 PACKAGES = {scripts.PACKAGE: scripts.VERBS, gateway.PACKAGE: gateway.VERBS}
 COLUMNS = ("lines", "core", "bytes", "free", "upvalues", "functions", "files")
-NAMED = {"tenants": r"\btenants?\b", "homes": r"\bhomes?\b|\bHome\b"}
+NAMED = {"tenants": r"\btenants?\b", "homes": r"(?<!connection\.)\bhomes?\b|\bHome\b"}
 """By policy, how files name it: those of common and worker, but for the table of fields, that change where it goes."""
 LEAST = ("free",)
 """Sizes whose bound is the least allowed."""
@@ -47,6 +48,9 @@ Rows = Mapping[str, Mapping[str, int]]
 
 def main() -> int:
     """Print findings, sizes and what could not be checked; 1 if anything is wrong."""
+    if "--naming" in sys.argv:
+        print("\n".join(f"{name} {path}" for name in NAMED for path in naming(name)))
+        return 0
     programs.on_path()
     lacking = [name for name in ("luacheck", "luac5.1") if not shutil.which(name)]
     wrong = [] if "luacheck" in lacking else findings(PACKAGES)
@@ -127,15 +131,21 @@ def sizes(*, upvalues: bool) -> Iterator[tuple[str, dict[str, int]]]:
         yield "gateway, the worst", {column: worst(column)(each[column] for each in others) for column in others[0]}
     texts = [path.read_text("utf-8") for path in folder_of(scripts.PACKAGE).rglob("*.lua")]
     yield "all of common", {"lines": sum(text.count("\n") for text in texts)}
-    files = [
-        path for part in ("common", "worker") for kind in ("lua", "py") for path in (ROOT / part).rglob(f"*.{kind}")
-    ]
-    files = [path for path in files if path.name != "envelope.py" and path.parent.name != "connection"]
-    for name, words in NAMED.items():
-        yield f"naming {name}", {"files": sum(bool(re.search(words, path.read_text("utf-8"))) for path in files)}
+    for name in NAMED:
+        yield f"naming {name}", {"files": len(naming(name))}
     names = re.findall(r"\bfunction (\w+)\.\w|\b(\w+)\.\w+ = function\b", "\n".join(texts))
     for name, number in sorted(Counter(map("".join, names)).items()):
         yield f"table {name}", {"functions": number}
+
+
+def naming(policy: str, tree: Path = ROOT) -> list[str]:
+    """Files of common and worker that name a policy, but for the table of fields."""
+    files = [
+        path for part in ("common", "worker") for kind in ("lua", "py") for path in (tree / part).rglob(f"*.{kind}")
+    ]
+    files = [path for path in files if path.name != "envelope.py" and path.parent.name != "connection"]
+    named = [path for path in files if re.search(NAMED[policy], path.read_text("utf-8"))]
+    return sorted(str(path.relative_to(tree)) for path in named)
 
 
 def size(client: redis.Redis, verb: str, *, upvalues: bool) -> dict[str, int]:

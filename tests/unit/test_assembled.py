@@ -10,7 +10,7 @@ import redis
 from streamfleet.common import scripts
 from tests import programs
 from tests.scripts import assembled
-from tests.scripts.assembled import findings, free, main, passed, tightened
+from tests.scripts.assembled import findings, free, main, naming, passed, tightened
 
 HELPERS = """\
 local function used() return misspelt end
@@ -80,3 +80,21 @@ def test_a_size_beyond_its_bound_is_named_with_what_to_do() -> None:
 def test_bounds_are_tightened_and_never_loosened() -> None:
     assert tightened(BOUNDS, {"pull": {"lines": 50, "free": 30}}) == BOUNDS.replace("100", "53").replace("10}", "27}")
     assert tightened(BOUNDS, {"pull": {"lines": 200, "free": 5}}) == BOUNDS
+
+
+def test_files_that_name_a_policy_are_told(tmp_path: Path) -> None:
+    files = {
+        "common/a.py": "tenant",
+        "common/lua/b.lua": "-- homes",
+        "common/envelope.py": "tenant",
+        "common/connection/c.py": "home",
+        "worker/d.py": "broker.connection.home(1); homely; tenanted",
+        "worker/e.py": "Home()",
+        "gateway/f.py": "tenant home",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    assert naming("tenants", tmp_path) == ["common/a.py"]
+    assert naming("homes", tmp_path) == ["common/lua/b.lua", "worker/e.py"]

@@ -57,7 +57,7 @@ class Postponed:
     once.
     ``engine_hangs``: the engine answers no request for now. ``said``: the engine's own words, which may repeat the
     request: for its owner only, never for a log. ``partial``: output from which another run can go on. ``held``: as of
-    `Finished`, for which the tenant is charged, with the prompt; None if nothing is charged. ``code``: as of
+    `Finished`, which is charged with the prompt; None if nothing is charged. ``code``: as of
     `EngineUnavailable`.
     """
 

@@ -3,7 +3,7 @@
 Each queue has a puller of its own. Where several have room to fill at once they pull one after the other, and all look
 anew before each turn, so that the order is about that of one queue: the more urgent lane first, and within a lane the
 earlier rank. A queue that others go before gains the guaranteed share of its lane with each of their picks, as a lane
-does in `lane_shares.lua`. What a head tells may not be taken by now: a tenant is at its limit, or it waits for another
+does in `lane_shares.lua`. What a head tells may not be taken by now: a limit forbids it, or it waits for another
 worker. So a queue whose turn took nothing lets the others go first. Nothing here touches Redis but the look at the head
 of each queue.
 """

@@ -45,7 +45,7 @@ from streamfleet.common.replies import (
 )
 
 STAGE_ENTRIES = 128
-"""Arrivals that one call brings in order: with tenants and sessions that takes about 5 ms of Redis."""
+"""Arrivals that one call brings in order: with labels that takes about 5 ms of Redis."""
 _WISHES = struct.Struct(f"<{6 + 2 * len(LANES)}d")
 """Numbers that a pull is told, in the order of pull.lua."""
 
@@ -208,7 +208,7 @@ class WorkerBroker(HousekeepingBroker):
             in_turn: True if their lanes get their picks back as well.
             gave_way: True if they were interrupted for urgent ones, which is counted for each.
             kept: run and bytes of their output, of those of which it was kept.
-            generated: tokens that their runs have generated: their tenants stay charged for them.
+            generated: tokens that their runs have generated, which stay charged.
 
         Returns:
             Number of requests that were still leased to this worker.

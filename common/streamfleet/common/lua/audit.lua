@@ -2,8 +2,7 @@
 -- Count everything at one instant. Reads only.
 -- KEYS: shared. ARGV: 1 configuration; 2 most undelivered entries to count in each lane.
 -- Returns {counters as a flat list, delayed, tries, dead letters, lanes, served}; a lane is what sums_of returns, and the number
---   of entries ever added, -1 if the server does not know; served: the tenants' records and charges as a flat list
---   (order/tenants.lua).
+--   of entries ever added, -1 if the server does not know; served: that hash as a flat list.
 local SERVED, waiting, lanes = KEYS[SHARED - 3], lane_lengths(), {}
 for lane = 1, LANE_COUNT do
   lanes[lane] = sums_of(lane, waiting[lane], tonumber(ARGV[2]))

@@ -4,7 +4,7 @@
 -- @include wake
 -- Hand requests back at their old rank, at once. No attempt is counted: a draining worker uses it.
 -- KEYS: shared. ARGV: 1 configuration; 2 worker; 3 JSON [[lane, stream id, attempt, run, bytes, generated]…], run and bytes
---   of output that was kept, or false; generated: tokens that its tenant stays charged for; or without the three; 4 '1': return
+--   of output that was kept, or false; generated: tokens that stay charged; or without the three; 4 '1': return
 --   the unused turns to their lanes; otherwise a request that has to wait for room would use up every turn of a lane that has
 --   only a share; 'gave way': they were interrupted, which counts for each.
 -- Returns {number handed back; number examined}: examined ones that were not handed back are no longer this worker's.

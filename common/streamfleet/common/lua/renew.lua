@@ -6,7 +6,7 @@
 --   last two of output that was kept, or without them.
 -- Returns for each: 1 renewed; 2 renewed, but the id has a result (cancelled, or answered elsewhere); 0 lost.
 -- An entry that was XDELed by hand is lost: from Redis 7.0 on its pending row goes here, and nothing else would count it. What
--- its tenant was charged is given back by the upkeep.
+-- was charged for it is given back by the upkeep.
 -- These raise WRONGTYPE before any write: an entry that has vanished is taken out of them too.
 some_attempts()
 call('HLEN', COUNTS)
