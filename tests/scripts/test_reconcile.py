@@ -185,3 +185,12 @@ def test_every_key_says_what_it_is_made_of() -> None:
     assert {*keys.shared()} <= keys.typed().keys()
     assert {*map(keys.ready, LANES), keys.served} <= keys.typed(derived=True).keys()
     assert not {*keys.lanes, keys.tries, keys.entries, keys.tenants, keys.meta} & keys.typed(derived=True).keys()
+
+
+async def test_without_sessions_a_comparison_asks_for_no_worker(queue: Queue) -> None:
+    await queue.command("HSET", queue.keys.workers, *(word for number in range(50) for word in (f"w{number}", "{}")))
+    await queue.command("CONFIG", "RESETSTAT")
+    assert await queue.broker.compare(Lane.HIGH, True) == []
+    stats = await queue.connection.command("INFO", "commandstats")
+    asked = [line for line in stats.decode().splitlines() if line.startswith("cmdstat_hget:")]
+    assert all(int(line.partition("calls=")[2].partition(",")[0]) < 50 for line in asked)
