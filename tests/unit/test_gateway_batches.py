@@ -38,7 +38,6 @@ from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
 from streamfleet.gateway.token_budget import Reservation, TokenBudget
 from streamfleet.producer.batch_lines import BadLine, BatchLine, answer_line, refusal_line
-from tests.clocks import HandClock
 
 DAY_MS = 86_400_000
 
@@ -312,7 +311,7 @@ def claimed_batch(**more: Any) -> Any:
     claimed = SimpleNamespace(
         dependencies=SimpleNamespace(
             queues=None,
-            budget=TokenBudget(None, cast("Any", None), 1, HandClock(), cast("Any", None)),
+            budget=TokenBudget(None, cast("Any", None), 1, cast("Any", None)),
         ),
         batch=record(deadline_ms=10**15, payer="key", tokens_per_minute=1_000),
         cancelling=False,

@@ -100,7 +100,8 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
+async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(key_cache, "RETRY_S", 0)
     stage = Stage()
     stage.keys.start()
     await eventually(lambda: stage.redis.positions == ["0-0"])

@@ -10,8 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from streamfleet.common.errors import BrokerUnavailable
-from streamfleet.gateway.queues import Queues
-from streamfleet.gateway.token_budget import TokenBudget
+from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.webhook_messages import Taken
 from streamfleet.gateway.webhooks.deliverer import ConcurrencyLimits, Deliverer
 from tests.clocks import HandClock
@@ -35,9 +34,8 @@ class Refusing:
         if said := self._script.pop(0):
             raise BrokerUnavailable(said)
 
-    async def due(self, *_: Any) -> list[Any]:
+    async def look(self) -> None:
         await self._answer()
-        return []
 
     async def take(self, *_: Any) -> Taken:
         await self._answer()
@@ -47,9 +45,8 @@ class Refusing:
         """There is more at once."""
 
 
-def sweeping(broker: Refusing) -> asyncio.Task[None]:
-    budget = TokenBudget(cast("Any", broker), cast("Queues", None), 60_000, HandClock(), cast("Any", None))
-    return asyncio.create_task(budget._sweep_forever())
+def repeating(broker: Refusing) -> asyncio.Task[None]:
+    return asyncio.create_task(Repeated(broker.look, 0, "not_done")._run())
 
 
 def delivering(broker: Refusing) -> asyncio.Task[None]:
@@ -59,7 +56,7 @@ def delivering(broker: Refusing) -> asyncio.Task[None]:
 
 @pytest.mark.parametrize(
     ("loop", "event", "said"),
-    [(sweeping, "reservations_not_swept", "error"), (delivering, "webhooks_waiting_for_redis", "reason")],
+    [(repeating, "not_done", "error"), (delivering, "webhooks_waiting_for_redis", "reason")],
 )
 async def test_an_outage_is_one_line_for_each_reason(loop: Loop, event: str, said: str) -> None:
     broker = Refusing(*[REFUSED] * 30, *[LOADING] * 30, WELL, *[LOADING] * 30)
@@ -68,3 +65,26 @@ async def test_an_outage_is_one_line_for_each_reason(loop: Loop, event: str, sai
         await asyncio.wait_for(broker.ended.wait(), 5)
         task.cancel()
     assert [each[said] for each in logs if each["event"] == event] == [REFUSED, LOADING, LOADING]
+
+
+async def test_a_step_is_repeated_at_once_while_there_is_more_or_somebody_wakes_it_and_whatever_fails() -> None:
+    steps = iter([True, RuntimeError("odd"), False, False])
+    ended = asyncio.Event()
+
+    async def step() -> bool:
+        found = next(steps, None)
+        if found is None:
+            ended.set()
+            await asyncio.Event().wait()
+        if found is not True:
+            asyncio.get_running_loop().call_soon(repeated.wake)
+        if isinstance(found, Exception):
+            raise found
+        return bool(found)
+
+    repeated = Repeated(step, 3_600, "not_done")
+    with capture_logs() as logs:
+        repeated.start()
+        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(repeated.close(), 5)
+    assert [(each["event"], each["error"], each["exc_info"]) for each in logs] == [("not_done", "odd", True)]

@@ -88,7 +88,7 @@ class Gateway:
         self.models = Models(settings.routes, queue_settings.queue, self.queues.workers, self.clock)
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.left_tries = LeftTries(self._broker, self.clock, self.stopping)
-        self.budget = TokenBudget(keys, self.queues, queue_settings.result_ttl_ms, self.clock, self.models.context)
+        self.budget = TokenBudget(keys, self.queues, queue_settings.result_ttl_ms, self.models.context)
         rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)
         self.authenticator = Authenticator(keys, self.clock, rules.follow, settings.gateway_origins)
         self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)

@@ -7,18 +7,15 @@ used for longer than `MAX_AGE_S`, and none after `MAX_SILENCE_S` without news fr
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from streamfleet.common.clock import Clock
 from streamfleet.gateway.api_keys import KeyRecord, digest_of
+from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Verdict
 from streamfleet.gateway.open_calls import OpenCalls
 
-log = structlog.get_logger(__name__)
 MAX_AGE_S = 5.0
 """Longest age of an entry."""
 LISTEN_MS = 1_000
@@ -61,18 +58,16 @@ class KeyCache:
         self._entries: dict[str, _Entry] = {}
         self._changes = 0
         self._last_heard_s = float("-inf")
-        self._warned = False
-        self._listening: asyncio.Task[None] | None = None
+        self._position = "0-0"
+        self._listening = Repeated(self._listen, RETRY_S, "key_cache_off")
 
     def start(self) -> None:
         """Listen for changes; before that, Redis is asked each time."""
-        self._listening = asyncio.get_running_loop().create_task(self._listen_forever())
+        self._listening.start()
 
     async def close(self) -> None:
         """Stop listening and clear the cache."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._listening.close()
         self._clear()
 
     async def admit(self, secret: str, requests: int = 1) -> Admission:
@@ -103,22 +98,20 @@ class KeyCache:
         self._entries.clear()
         self._changes += 1
 
-    async def _listen_forever(self) -> None:
-        position = "0-0"
-        while True:
-            try:
-                position, changed = await self._broker.changes(position, LISTEN_MS)
-                if changed:
-                    self._clear()
-                if changed or self._clock.monotonic() - self._read_at_s >= READ_AGAIN_S:
-                    await self._read_again(changed=changed)
-            except Exception as error:  # noqa: BLE001 - no error may end the listening for good
-                self._stop_using(error)
-                position = "0-0"  # after a failover, another server may give out other ids
-                await self._clock.sleep(RETRY_S)
-                continue
-            self._last_heard_s = self._clock.monotonic()
-            self._warned = False
+    async def _listen(self) -> bool:
+        try:
+            self._position, changed = await self._broker.changes(self._position, LISTEN_MS)
+            if changed:
+                self._clear()
+            if changed or self._clock.monotonic() - self._read_at_s >= READ_AGAIN_S:
+                await self._read_again(changed=changed)
+        except Exception:
+            self._last_heard_s = float("-inf")
+            self._clear()
+            self._position = "0-0"  # after a failover, another server may give out other ids
+            raise
+        self._last_heard_s = self._clock.monotonic()
+        return True
 
     async def _read_again(self, *, changed: bool) -> None:
         """End the calls whose keys have ended. If keys were changed, follow those that were seen before."""
@@ -133,10 +126,3 @@ class KeyCache:
             self._open_calls.check(digest, record, now_ms)
             if changed and record is not None and digest in self._seen:
                 self._follow(record)
-
-    def _stop_using(self, error: Exception) -> None:
-        self._last_heard_s = float("-inf")
-        self._clear()
-        if not self._warned:
-            log.warning("key_cache_off", error=f"{type(error).__name__}: {error}")
-        self._warned = True

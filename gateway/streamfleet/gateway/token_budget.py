@@ -7,7 +7,6 @@ in their queues. Keys without a limit of tokens have no reservations.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +14,12 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.numbers import BYTES_PER_TOKEN, USUAL_OUTPUT, output_limit, sequences, whole
 from streamfleet.common.protocol import MESSAGES, RERANK, SCORE, Status
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller, over_token_limit
+from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, ReserveCode
 from streamfleet.gateway.queues import Queues
 
@@ -137,7 +136,6 @@ class TokenBudget:
         broker: stores them; None where keys are off.
         queues: hold the results.
         result_ttl_ms: how long results live.
-        clock: for the pauses between sweeps.
         context: the most tokens of a sequence, by queue; None if unknown.
     """
 
@@ -146,24 +144,21 @@ class TokenBudget:
         broker: GatewayBroker | None,
         queues: Queues,
         result_ttl_ms: int,
-        clock: Clock,
         context: Callable[[str], Awaitable[int | None]],
     ) -> None:
-        self._broker, self._queues, self._clock, self._context = broker, queues, clock, context
+        self._broker, self._queues, self._context = broker, queues, context
         self._result_ttl_ms = result_ttl_ms
         self._check_ms = max(1, min(CHECK_MS, result_ttl_ms // 2))
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping = Repeated(self.sweep, SWEEP_S, "reservations_not_swept")
 
     def start(self) -> None:
         """Check all open reservations from now on."""
         if self._broker is not None:
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
+            self._sweeping.start()
 
     async def close(self) -> None:
         """Stop checking them."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait((self._sweeping,))
+        await self._sweeping.close()
 
     async def reserve(self, caller: Caller, held: Held, endpoint: str, bodies: Sequence[Body]) -> Reservation | None:
         """Reserve tokens before requests are enqueued; None for a caller without a limit.
@@ -214,17 +209,17 @@ class TokenBudget:
         if self._broker is not None:
             await self._broker.look_in(reservation.held.name, 0)
 
-    async def sweep(self) -> int:
-        """Settle reservations that are due and whose use is known. Returns how many were checked."""
+    async def sweep(self) -> bool:
+        """Settle reservations that are due and whose use is known. Returns true if more may be due."""
         if self._broker is None:
-            return 0
+            return False
         due = await self._broker.due(SWEPT_AT_ONCE, self._check_ms)
         for each in due:
             try:
                 await self._check(self._broker, each)
             except StreamfleetError as error:
                 log.warning("reservation_not_settled", reservation=each.held.name, error=str(error))
-        return len(due)
+        return len(due) == SWEPT_AT_ONCE
 
     async def _is_forgotten(self, held: Held) -> bool:
         """True if the queue knows nothing of a named request any more, so that sending it again runs it again."""
@@ -254,19 +249,6 @@ class TokenBudget:
             used_tokens(result, due) if result is not None else 0 if lost else None
             for lost, result in zip(gone, results, strict=True)
         )
-
-    async def _sweep_forever(self) -> None:
-        told = ""
-        while True:
-            try:
-                more, told = await self.sweep() == SWEPT_AT_ONCE, ""
-            except StreamfleetError as error:
-                more = False
-                if str(error) != told:  # an outage is one line, not one a second
-                    told = str(error)
-                    log.warning("reservations_not_swept", error=told)
-            if not more:
-                await self._clock.sleep(SWEEP_S)
 
 
 def sum_if_known(used: Iterable[int | None]) -> int | None:

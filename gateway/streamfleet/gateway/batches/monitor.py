@@ -1,6 +1,6 @@
 """Watches Redis and the open batches for the metrics, whichever gateways run them.
 
-`BatchMonitor` reads the open batches every few seconds and sets gauges. It changes nothing in Redis.
+`BatchMonitor.look` reads the open batches and sets gauges. It changes nothing in Redis.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-import structlog
-
-from streamfleet.common.errors import StreamfleetError
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import BatchBroker, OpenBatch
 
-log = structlog.get_logger(__name__)
 POLL_S = 3.0
 MOST_BATCHES = 500
 """Most batches that one look reads, so that it stays cheap; more are counted as this many."""
@@ -56,7 +52,7 @@ class Progress:
 
 
 class BatchMonitor:
-    """Looks at Redis every few seconds.
+    """Sets the gauges of the open batches.
 
     Args:
         broker: knows the batches.
@@ -66,33 +62,17 @@ class BatchMonitor:
     def __init__(self, broker: BatchBroker, scheduler: Scheduler) -> None:
         self._broker, self._scheduler = broker, scheduler
         self._progress = Progress()
-        self._polling: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._polling = asyncio.get_running_loop().create_task(self._poll_forever())
-
-    async def close(self) -> None:
-        """Stop looking."""
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.gather(self._polling, return_exceptions=True)
-
-    async def _poll_forever(self) -> None:
-        while True:
-            try:
-                batches = await self._broker.open_batches(MOST_BATCHES)
-            except StreamfleetError:
-                _export_unknown()
-            except Exception:
-                log.exception("batches_not_watched")
-                _export_unknown()
-            else:
-                self._export(batches)
-            metrics.RUNNING.set(self._scheduler.running)
-            await asyncio.sleep(POLL_S)
-
-    def _export(self, batches: Sequence[OpenBatch]) -> None:
+    async def look(self) -> None:
+        """Set the gauges: to unknown if Redis does not answer, so that nobody takes old values for fresh ones."""
+        metrics.RUNNING.set(self._scheduler.running)
+        try:
+            batches = await self._broker.open_batches(MOST_BATCHES)
+        except Exception:
+            gateway_metrics.REDIS_UP.set(0)
+            metrics.OPEN.clear()
+            metrics.STALLED.set(math.nan)
+            raise
         gateway_metrics.REDIS_UP.set(1)
         counts = Counter(status_label(batch.status) for batch in batches)
         for status in metrics.STATUSES:
@@ -103,10 +83,3 @@ class BatchMonitor:
 def status_label(status: str) -> str:
     """Returns the status of an open batch, for a label."""
     return status if status in metrics.STATUSES else metrics.ENDED
-
-
-def _export_unknown() -> None:
-    """Set the gauges to unknown, so that nobody takes old values for fresh ones."""
-    gateway_metrics.REDIS_UP.set(0)
-    metrics.OPEN.clear()
-    metrics.STALLED.set(math.nan)

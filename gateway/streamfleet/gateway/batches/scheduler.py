@@ -11,7 +11,6 @@ most slots, because its models are unknown.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import structlog
 
 from streamfleet.common.errors import BrokerUnavailable, StreamfleetError
+from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.batches.claimed_batch import BatchDeferred, ClaimedBatch, Dependencies
 from streamfleet.gateway.batches.ledger import BatchLost
@@ -68,8 +68,7 @@ class Scheduler:
         self._owner = new_owner()
         self._claims: dict[str, _Claim] = {}
         self._skip = 0
-        self._woken = asyncio.Event()
-        self._polling: asyncio.Task[None] | None = None
+        self._polling = Repeated(self._claim_free_batches, POLL_S, "no_batches_taken")
         self._interrupted: dict[str, int] = {}
 
     @property
@@ -84,34 +83,19 @@ class Scheduler:
     def start(self) -> None:
         """Take free batches from now on."""
         if self._dependencies.settings.gateway_batches_at_once:
-            self._polling = asyncio.get_running_loop().create_task(self._poll_forever())
+            self._polling.start()
 
     def wake(self) -> None:
         """Look for free batches now."""
-        self._woken.set()
+        self._polling.wake()
 
     async def close(self) -> None:
         """Take no more batches, and release those that run."""
-        running = (claim.task for claim in self._claims.values())
-        tasks = [task for task in (self._polling, *running) if task is not None]
+        await self._polling.close()
+        tasks = [claim.task for claim in self._claims.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _poll_forever(self) -> None:
-        away = False
-        while True:
-            self._woken.clear()
-            try:
-                await self._claim_free_batches()
-                away = False
-            except StreamfleetError as error:
-                if not away:
-                    log.warning("no_batches_taken", error=str(error))
-                away = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._woken.wait()
 
     async def _claim_free_batches(self) -> None:
         free = await self._broker.free_batches(POLL_COUNT, self._skip)

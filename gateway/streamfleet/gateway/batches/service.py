@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from streamfleet.common.errors import Conflict, InvalidRequest, StreamfleetError
+from streamfleet.common.errors import Conflict, InvalidRequest
 from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
@@ -22,6 +22,7 @@ from streamfleet.common.settings_gateway import BATCHES_KEPT, GatewaySettings
 from streamfleet.gateway import metrics as gateway_metrics
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.authentication import Caller
+from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.batch_records import (
     BATCH,
     FILE,
@@ -42,7 +43,7 @@ from streamfleet.gateway.batches.batch_parameters import (
     too_many_kept,
 )
 from streamfleet.gateway.batches.claimed_batch import Dependencies
-from streamfleet.gateway.batches.monitor import BatchMonitor
+from streamfleet.gateway.batches.monitor import POLL_S, BatchMonitor
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
 from streamfleet.gateway.broker.files import FileBroker
@@ -123,8 +124,8 @@ class Batching:
         self.most_body_bytes = min(MOST_LINE_BYTES, queue_settings.max_body_bytes)
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, self.most_body_bytes, budget)
         self.scheduler = Scheduler(dependencies, self._announce_end)
-        self._monitor = BatchMonitor(self.broker, self.scheduler)
-        self._sweeping: asyncio.Task[None] | None = None
+        self._watching = Repeated(BatchMonitor(self.broker, self.scheduler).look, POLL_S, "batches_not_watched")
+        self._sweeping = Repeated(self.files.sweep, SWEEP_S, "files_not_cleared")
 
     def start(self) -> None:
         """Run batches and delete expired files from now on."""
@@ -134,16 +135,14 @@ class Batching:
             begin()
         gateway_metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
         self.scheduler.start()
-        self._monitor.start()
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
+        self._watching.start()
+        self._sweeping.start()
 
     async def close(self) -> None:
         """Release all batches, and close the store and the connection."""
         await self.scheduler.close()
-        await self._monitor.close()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._watching.close()
+        await self._sweeping.close()
         await self._store.close()
         await self.broker.close()
 
@@ -336,17 +335,6 @@ class Batching:
                 if len(json.dumps(outputs)) <= MOST_OUTPUT_BYTES:
                     return {"outputs": outputs}
         return {"outputs": None, "outputs_url": f"/v1/batch/{job.id}"}
-
-    async def _sweep_forever(self) -> None:
-        while True:
-            try:
-                while await self.files.sweep():
-                    pass
-            except StreamfleetError as error:
-                log.warning("files_not_cleared", error=str(error))
-            except Exception:
-                log.exception("files_not_cleared")
-            await asyncio.sleep(SWEEP_S)
 
 
 def _new_record(

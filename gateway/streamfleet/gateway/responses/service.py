@@ -23,6 +23,7 @@ from streamfleet.common.jsontext import canonical
 from streamfleet.common.protocol import RESPONSES, Status, comparable, hashed
 from streamfleet.common.results import Result
 from streamfleet.gateway.authentication import Caller
+from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.batch_records import Part
 from streamfleet.gateway.broker.responses import (
     KEPT_MS,
@@ -122,17 +123,15 @@ class Responses:
     def __init__(self, files: Files, queues: Queues, webhooks: Webhooks, clock: Clock, *, stores: bool) -> None:
         self._files, self._queues, self._webhooks, self._clock, self._stores = files, queues, webhooks, clock, stores
         self.broker = ResponseBroker(files.broker.connection, ResponseNames(files.broker.names.base))
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping = Repeated(self.sweep, SWEEP_S, "responses_not_swept")
 
     def start(self) -> None:
         """Finish open responses from now on."""
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_forever())
+        self._sweeping.start()
 
     async def close(self) -> None:
         """Stop that."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait((self._sweeping,))
+        await self._sweeping.close()
 
     async def read(
         self,
@@ -429,8 +428,8 @@ class Responses:
         await asyncio.gather(*map(self._finished, still))
         return bool(still)
 
-    async def sweep(self) -> int:
-        """Finish open responses whose requests have ended. Returns how many were looked at."""
+    async def sweep(self) -> bool:
+        """Finish open responses whose requests have ended. Returns true if more may be due for a look."""
         ids = await self.broker.due(SWEPT_AT_ONCE, LOOK_MS)
         for each, record in zip(ids, await self.broker.records(ids), strict=True):
             try:
@@ -446,20 +445,7 @@ class Responses:
                 log.warning("response_not_finished", request_id=each, error=str(error))
             except Exception:  # one record that was damaged, or an answer of an odd form, holds up no other
                 log.exception("response_broke", request_id=each)
-        return len(ids)
-
-    async def _sweep_forever(self) -> None:
-        told = ""
-        while True:
-            try:
-                more, told = await self.sweep() == SWEPT_AT_ONCE, ""
-            except StreamfleetError as error:
-                more = False
-                if str(error) != told:  # an outage is one line, not one a second
-                    told = str(error)
-                    log.warning("responses_not_swept", error=told)
-            if not more:
-                await self._clock.sleep(SWEEP_S)
+        return len(ids) == SWEPT_AT_ONCE
 
 
 def _dump(value: Any) -> str:
