@@ -36,8 +36,7 @@ def test_findings_are_told_by_the_lines_of_the_parts(tmp_path: Path, monkeypatch
         path = tmp_path / "made_up_scripts" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    scripts.add("made_up_scripts", ["a_verb", "other_verb"])
-    assert findings({"made_up_scripts": ["a_verb", "other_verb"]}) == [
+    assert findings({"made_up_scripts": scripts.add("made_up_scripts")}) == [
         "made_up_scripts/lua/lib/helpers.lua:1: accessing undefined variable 'misspelt' (W113)",
         "made_up_scripts/lua/lib/helpers.lua:3: no script needs the function used_by_none",
         "made_up_scripts/lua/lib/other.lua:1: accessing undefined variable 'used' (W113, in other_verb)",

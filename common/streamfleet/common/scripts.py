@@ -12,7 +12,7 @@ Functions that nothing else in a script names are left out: each call makes all 
 shared part has more of them than a verb needs. A function begins at `function name(` or `function table.name(`, and
 ends on the same line, or at the first `end` below it with the same indent; a policy's function ends with its files.
 
-The queue's scripts are in this package. Another package with scripts adds their verbs before it calls them.
+The queue's scripts are in this package. Another package with scripts adds itself before it calls them.
 `-- @guard` lines mark a guard for the tests (CONTRIBUTING.md). Redis never gets them.
 """
 
@@ -41,41 +41,11 @@ from streamfleet.common.numbers import (
 from streamfleet.common.protocol import LANES
 
 PACKAGE = "streamfleet.common"
-VERBS = (
-    "enqueue",
-    "pull",
-    "complete",
-    "renew",
-    "release",
-    "retry_later",
-    "return_delayed",
-    "tend_waiting",
-    "lose_homes",
-    "expire",
-    "tidy_tenants",
-    "expected",
-    "reclaim",
-    "acquire_housekeeping_lock",
-    "cancel",
-    "ask",
-    "pause",
-    "audit",
-    "requeue",
-    "heartbeat",
-    "deregister",
-    "configure",
-    "retain",
-    "compare",
-    "reconcile",
-    "vanish",
-    "set_aside",
-    "set_tenant",
-)
 FOLDERS = ("order", "policies")
 """Folders of policies, beside lua/lib."""
 POLICIES = ("order", "tenants", "homes", "judging", "bounded", "arrivals", "reused")
 """Policies that a queue works without."""
-_PACKAGES = dict.fromkeys(VERBS, PACKAGE)
+_PACKAGES: dict[str, str] = {}
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 _POLICY = re.compile(r"^-- @policy (\w+)(?: (\w+))?\n", re.MULTILINE)
 _INSIDE = "-- @inside\n"
@@ -117,9 +87,15 @@ MADE = {
 """Parts of scripts that are no files."""
 
 
-def add(package: str, verbs: Sequence[str]) -> None:
-    """Make the scripts in another package's folder lua/ known by their verbs."""
+def add(package: str) -> tuple[str, ...]:
+    """Make the scripts in a package's folder lua/ known. Returns their verbs, which are the names of the files."""
+    files = [file.name for file in resources.files(package).joinpath("lua").iterdir()]
+    verbs = tuple(sorted(name.removesuffix(".lua") for name in files if name.endswith(".lua")))
     _PACKAGES.update(dict.fromkeys(verbs, package))
+    return verbs
+
+
+VERBS = add(PACKAGE)
 
 
 @cache
