@@ -24,10 +24,7 @@ from streamfleet.common.queue_configuration import NAMES
 from streamfleet.common.secret_files import file_variables
 from streamfleet.common.settings import GROUPS, PREFIX, Group, variable
 from streamfleet.gateway import metrics as gateway
-from streamfleet.gateway.batches import metrics as batches
-from streamfleet.gateway.files import metrics as files
 from streamfleet.gateway.webhook_messages import Reason
-from streamfleet.gateway.webhooks import metrics as webhooks
 from streamfleet.operator.exporter.families import FAMILIES
 from streamfleet.operator.exporter.view import STATES
 
@@ -123,19 +120,19 @@ autoscaler's user may not read ages, deadlines and workers.
 VALUES: tuple[tuple[str, Iterable[str]], ...] = (
     ("`lane`", LANES),
     ("`status`", (*Status, "postponed", "released", "lost")),
-    ("`status` of open batches", batches.STATUSES),
+    ("`status` of open batches", gateway.BATCH_STATUSES),
     ("`kind`", worker.TOKEN_KINDS),
     ("`state`", STATES),
     ("`reason` of a dead letter", worker.Reason),
     ("`reason` of wasted tokens", worker.WASTED_REASONS),
     ("`reason` of asking vLLM's application", worker.ByApplication),
     ("`reason` of a refusal", gateway.REASONS),
-    ("`reason` of a store error", files.ERRORS),
+    ("`reason` of a store error", gateway.STORE_ERRORS),
     ("`reason` of a webhook", Reason),
     ("`outcome` of what was taken back", worker.RECLAIM_OUTCOMES),
     ("`outcome` of a stream", gateway.STREAM_ENDS),
-    ("`outcome` of a line", batches.LINES),
-    ("`outcome` of a webhook", webhooks.OUTCOMES),
+    ("`outcome` of a line", gateway.BATCH_LINES),
+    ("`outcome` of a webhook", gateway.WEBHOOK_OUTCOMES),
 )
 
 
@@ -162,7 +159,7 @@ def all_metrics() -> dict[str, list[Metric]]:
     return {
         "Workers": list(defined_in(worker)),
         "Exporter": [Metric(each.name, each.type, each.labels, each.help) for each in FAMILIES],
-        "Gateways": list(defined_in(gateway, batches, files, webhooks)),
+        "Gateways": list(defined_in(gateway)),
     }
 
 

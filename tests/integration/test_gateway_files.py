@@ -24,8 +24,8 @@ from streamfleet.gateway.batches.lifecycle import run_batch
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Ending
 from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.files.files import STILL_NEEDED_MS, UPLOAD_HOLD_MS, Files, Upload
-from streamfleet.gateway.files.metrics import GONE, STORE_ERRORS
 from streamfleet.gateway.files.store import Store, StoreUnavailable
+from streamfleet.gateway.metrics import STORE_FAULTS, STORE_GONE
 
 KEPT_MS = 50_000_000
 MOST_BYTES = 3_000_000
@@ -113,7 +113,7 @@ async def test_what_a_dead_gateway_left_is_deleted_in_time(place: Place) -> None
 
 
 async def test_two_gateways_that_sweep_at_once_miss_no_content(place: Place) -> None:
-    missed = STORE_ERRORS.labels(GONE)
+    missed = STORE_FAULTS.labels(STORE_GONE)
     before = missed._value.get()
     uploads = [await place.files.begin_upload("t") for _ in range(10)]
     place.clock.now_ms += UPLOAD_HOLD_MS

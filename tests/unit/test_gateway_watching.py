@@ -6,7 +6,6 @@ import pytest
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.batch_records import BatchStatus
-from streamfleet.gateway.batches import metrics as batch_metrics
 from streamfleet.gateway.batches.monitor import Progress, status_label
 from streamfleet.gateway.broker.batches import OpenBatch
 
@@ -62,15 +61,15 @@ def test_what_ended_is_forgotten() -> None:
 @pytest.mark.parametrize("status", [*BatchStatus, "", "nonsense"], ids=lambda each: f"status {each}")
 def test_each_status_has_one_of_few_labels(status: str) -> None:
     label = status_label(status)
-    assert label in batch_metrics.STATUSES
-    assert label in (status, batch_metrics.ENDED)
+    assert label in metrics.BATCH_STATUSES
+    assert label in (status, metrics.BATCH_ENDED)
 
 
 def test_lines_that_were_late_are_not_counted_as_failed_too() -> None:
     sample = "streamfleet_gateway_batch_lines_total"
-    before = {outcome: value(sample, outcome=outcome) for outcome in batch_metrics.LINES}
-    batch_metrics.count_recorded({"completed": 5, "failed": 3, "late": 2, "prompt_tokens": 900})
-    found = {outcome: value(sample, outcome=outcome) - before[outcome] for outcome in batch_metrics.LINES}
+    before = {outcome: value(sample, outcome=outcome) for outcome in metrics.BATCH_LINES}
+    metrics.count_lines({"completed": 5, "failed": 3, "late": 2, "prompt_tokens": 900})
+    found = {outcome: value(sample, outcome=outcome) - before[outcome] for outcome in metrics.BATCH_LINES}
     assert found == {"completed": 5, "failed": 1, "expired": 2}
 
 

@@ -1,15 +1,19 @@
 """Every metric of a gateway, in a registry of its own: the default one holds a worker's metrics, all 0 here.
 
-Labels have few values, all known in advance. `make docs` writes docs/metrics.md from the texts here.
+Labels have few values, all known in advance; none is a batch, a tenant, a model or a host. `make docs` writes
+docs/metrics.md from the texts here.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
 from streamfleet.common import metrics as common
+from streamfleet.gateway.batch_records import BatchStatus
+from streamfleet.gateway.webhook_messages import Ending, Reason
 
 REGISTRY = CollectorRegistry()
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 450, 600, 900, 3600)
@@ -85,6 +89,14 @@ REASONS = (
     "tokens_per_minute",
     "uploads",
 )
+BATCH_ENDED = "ended"
+BATCH_STATUSES = (*(each.value for each in BatchStatus if not each.ended), BATCH_ENDED)
+"""Statuses of an open batch; in the last one, its end is still to be announced."""
+BATCH_LINES = COMPLETED, FAILED, EXPIRED = "completed", "failed", "expired"
+STORE_ERRORS = STORE_GONE, STORE_FAILED = "gone", "failed"
+WEBHOOK_LOST = "lost"
+"""Outcome of an attempt whose lease had ended, so that another process had the webhook."""
+WEBHOOK_OUTCOMES = (*Ending, WEBHOOK_LOST)
 
 REQUESTS = Counter(
     "streamfleet_gateway_requests_total",
@@ -136,14 +148,52 @@ REDIS_UP = Gauge("streamfleet_gateway_redis_up", "1 when Redis answered this gat
 REFUSED = Counter(
     "streamfleet_gateway_refused_total", "What the gateway itself refused, by reason.", ["reason"], registry=REGISTRY
 )
+BATCHES_OPEN = Gauge("streamfleet_gateway_batches_open", "Batches that are not through.", ["status"], registry=REGISTRY)
+BATCHES_RUNNING = Gauge("streamfleet_gateway_batches_running", "Batches that this gateway has.", registry=REGISTRY)
+BATCHES_STALLED = Gauge(
+    "streamfleet_gateway_batch_stalled_seconds",
+    "Longest time that any open batch has made no progress; NaN while Redis does not answer.",
+    registry=REGISTRY,
+)
+BATCH_LINES_DONE = Counter(
+    "streamfleet_gateway_batch_lines_total", "Lines of batches that were written down.", ["outcome"], registry=REGISTRY
+)
+STORE_FAULTS = Counter(
+    "streamfleet_gateway_file_store_errors_total",
+    "What the store of files did not do, by reason.",
+    ["reason"],
+    registry=REGISTRY,
+)
+WEBHOOK_ATTEMPTS = Counter(
+    "streamfleet_gateway_webhook_attempts_total",
+    "Webhooks taken to be delivered, by what became of them.",
+    ["outcome"],
+    registry=REGISTRY,
+)
+WEBHOOKS_DEAD = Counter("streamfleet_gateway_webhooks_dead_total", "Webhooks given up.", ["reason"], registry=REGISTRY)
+WEBHOOK_DELIVERED = Histogram(
+    "streamfleet_gateway_webhook_delivered_seconds",
+    "From announcing a webhook to its delivery.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 600, 3_600, 14_400, 43_200, 86_400, 259_200, 432_000),
+    registry=REGISTRY,
+)
+WEBHOOKS_OUTSTANDING = Gauge(
+    "streamfleet_gateway_webhooks_outstanding", "Webhooks not delivered and not given up yet.", registry=REGISTRY
+)
 
 
 def begin() -> None:
     """Set counters with known labels to 0, and register the metrics that every process has."""
-    for reason in REASONS:
-        REFUSED.labels(reason)
-    for outcome in STREAM_ENDS:
-        STREAMS_ENDED.labels(outcome)
+    for counter, values in (
+        (REFUSED, REASONS),
+        (STREAMS_ENDED, STREAM_ENDS),
+        (BATCH_LINES_DONE, BATCH_LINES),
+        (STORE_FAULTS, STORE_ERRORS),
+        (WEBHOOK_ATTEMPTS, WEBHOOK_OUTCOMES),
+        (WEBHOOKS_DEAD, Reason),
+    ):
+        for value in values:
+            counter.labels(value)
     REGISTRY.register(common.BUILD)
     ProcessCollector(registry=REGISTRY)
     PlatformCollector(registry=REGISTRY)
@@ -177,3 +227,14 @@ def endpoint_label(path: str) -> str:
 def code_label(status: int) -> str:
     """Returns a status code, for a label."""
     return str(status) if status in CODES else OTHER
+
+
+def count_lines(counts: Mapping[str, int]) -> None:
+    """Count recorded lines of a batch. Those that came too late are part of the failed ones in `counts`."""
+    late = counts.get("late", 0)
+    for outcome, lines in (
+        (COMPLETED, counts.get("completed", 0)),
+        (FAILED, counts.get("failed", 0) - late),
+        (EXPIRED, late),
+    ):
+        BATCH_LINES_DONE.labels(outcome).inc(max(0, lines))

@@ -12,8 +12,8 @@ from typing import Any
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result, tokens_used
+from streamfleet.gateway import metrics
 from streamfleet.gateway.batch_records import BatchRecord, BatchStatus, Part
-from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.broker.batches import BatchBroker, SaveCode, Step
 from streamfleet.gateway.files.files import SEGMENT_HOLD_MS, Files
 from streamfleet.producer.batch_lines import BadLine, answer_line, refusal_line
@@ -135,7 +135,7 @@ class Ledger:
         step = Step(self._lines, output, errors, self._counts, fields or {}, move)
         code, status = await self._broker.save_batch(self._batch, self._epoch, step)
         if code is SaveCode.SAVED and status is not None:
-            metrics.count_recorded(self._counts)
+            metrics.count_lines(self._counts)
             self._clear()
             return status
         await self._files.discard([name for name, _ in kept])

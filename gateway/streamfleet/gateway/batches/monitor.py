@@ -10,8 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from streamfleet.gateway import metrics as gateway_metrics
-from streamfleet.gateway.batches import metrics
+from streamfleet.gateway import metrics
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import BatchBroker, OpenBatch
 
@@ -65,21 +64,21 @@ class BatchMonitor:
 
     async def look(self) -> None:
         """Set the gauges: to unknown if Redis does not answer, so that nobody takes old values for fresh ones."""
-        metrics.RUNNING.set(self._scheduler.running)
+        metrics.BATCHES_RUNNING.set(self._scheduler.running)
         try:
             batches = await self._broker.open_batches(MOST_BATCHES)
         except Exception:
-            gateway_metrics.REDIS_UP.set(0)
-            metrics.OPEN.clear()
-            metrics.STALLED.set(math.nan)
+            metrics.REDIS_UP.set(0)
+            metrics.BATCHES_OPEN.clear()
+            metrics.BATCHES_STALLED.set(math.nan)
             raise
-        gateway_metrics.REDIS_UP.set(1)
+        metrics.REDIS_UP.set(1)
         counts = Counter(status_label(batch.status) for batch in batches)
-        for status in metrics.STATUSES:
-            metrics.OPEN.labels(status).set(counts[status])
-        metrics.STALLED.set(self._progress.stalled_s(batches, asyncio.get_running_loop().time()))
+        for status in metrics.BATCH_STATUSES:
+            metrics.BATCHES_OPEN.labels(status).set(counts[status])
+        metrics.BATCHES_STALLED.set(self._progress.stalled_s(batches, asyncio.get_running_loop().time()))
 
 
 def status_label(status: str) -> str:
     """Returns the status of an open batch, for a label."""
-    return status if status in metrics.STATUSES else metrics.ENDED
+    return status if status in metrics.BATCH_STATUSES else metrics.BATCH_ENDED

@@ -19,7 +19,7 @@ from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import BATCHES_KEPT, GatewaySettings
-from streamfleet.gateway import metrics as gateway_metrics
+from streamfleet.gateway import metrics
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.authentication import Caller
 from streamfleet.gateway.background import Repeated
@@ -33,7 +33,6 @@ from streamfleet.gateway.batch_records import (
     FileRecord,
     new_id,
 )
-from streamfleet.gateway.batches import metrics
 from streamfleet.gateway.batches.batch_parameters import (
     BatchParameters,
     batch_not_kept,
@@ -48,7 +47,6 @@ from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
 from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
-from streamfleet.gateway.files import metrics as file_metrics
 from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
@@ -131,9 +129,7 @@ class Batching:
         """Run batches and delete expired files from now on."""
         if not self._store.shared:
             log.warning("files_are_local", why=LOCAL)
-        for begin in (metrics.begin, file_metrics.begin):
-            begin()
-        gateway_metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
+        metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
         self.scheduler.start()
         self._watching.start()
         self._sweeping.start()

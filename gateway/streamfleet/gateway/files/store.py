@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 
 from streamfleet.common.errors import SettingsError, StreamfleetError
-from streamfleet.gateway.files import metrics
+from streamfleet.gateway import metrics
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
@@ -123,11 +123,11 @@ class Store:
             return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
         except FileNotFoundError as error:
             log.warning("content_gone", error=str(error))
-            metrics.STORE_ERRORS.labels(metrics.GONE).inc()
+            metrics.STORE_FAULTS.labels(metrics.STORE_GONE).inc()
             raise ContentGone("the content of the file is not in the store any more") from None
         except Exception as error:
             # Each kind of store raises other errors.
-            metrics.STORE_ERRORS.labels(metrics.FAILED).inc()
+            metrics.STORE_FAULTS.labels(metrics.STORE_FAILED).inc()
             log.warning("file_store_failed", error=f"{type(error).__name__}: {error}")
             raise StoreUnavailable("the store of file contents cannot be reached, or is full; try again") from error
 

@@ -20,10 +20,10 @@ from standardwebhooks.webhooks import Webhook
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import StreamfleetError
+from streamfleet.gateway import metrics
 from streamfleet.gateway.broker.base import new_owner
 from streamfleet.gateway.broker.webhooks import WebhookBroker
 from streamfleet.gateway.webhook_messages import Delivery, Ending, Message, Reason, Settlement
-from streamfleet.gateway.webhooks import metrics
 from streamfleet.gateway.webhooks.retry_policy import Answer, RetryPolicy, decide, give_up_unattempted
 from streamfleet.gateway.webhooks.sender import Sender
 from streamfleet.gateway.webhooks.signing import Secret, active_secrets, read_secrets
@@ -126,7 +126,6 @@ class Deliverer:
 
     def start(self) -> None:
         """Begin to deliver."""
-        metrics.begin()
         self._loop = asyncio.get_running_loop().create_task(self._deliver_forever())
 
     async def stop(self, within_s: float) -> None:
@@ -169,7 +168,7 @@ class Deliverer:
             await self._freed.wait()
             return
         taken = await self._broker.take(self._name, room)
-        metrics.OUTSTANDING.set(taken.outstanding)
+        metrics.WEBHOOKS_OUTSTANDING.set(taken.outstanding)
         for delivery in taken.deliveries:
             task = asyncio.get_running_loop().create_task(self._deliver(delivery, self._clock.monotonic()))
             self._held[task] = delivery
@@ -237,7 +236,7 @@ class Deliverer:
         except StreamfleetError as error:
             log.warning("webhook_not_settled", webhook_id=delivery.id, ending=ending.ending, reason=str(error))
             return
-        metrics.ATTEMPTS.labels(ending.ending if written else metrics.LOST).inc()
+        metrics.WEBHOOK_ATTEMPTS.labels(ending.ending if written else metrics.WEBHOOK_LOST).inc()
         if not written:
             log.warning("webhook_lease_lost", webhook_id=delivery.id, attempt=delivery.attempt)
             return
@@ -249,10 +248,10 @@ class Deliverer:
         about = {"webhook_id": delivery.id, "attempt": delivery.attempt, "host": _host(message) if message else None}
         if ending.ending is Ending.DELIVERED:
             if message is not None:
-                metrics.DELIVERED.observe(max(0, self._clock.now_ms() - message.since_ms) / 1000)
+                metrics.WEBHOOK_DELIVERED.observe(max(0, self._clock.now_ms() - message.since_ms) / 1000)
             log.info("webhook_delivered", status=ending.status, **about)
         elif ending.ending is Ending.DEAD:
-            metrics.DEAD.labels(ending.reason).inc()
+            metrics.WEBHOOKS_DEAD.labels(ending.reason).inc()
             log.warning("webhook_dead", reason=ending.reason, error=ending.error, **about)
         elif ending.ending is Ending.LATER or ending.error:
             log.info("webhook_postponed", error=ending.error, delay_ms=ending.delay_ms, **about)
