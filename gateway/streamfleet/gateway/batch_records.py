@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -134,14 +134,7 @@ class FileRecord:
 
     def fields(self) -> dict[str, str]:
         """The fields as the file's hash holds them."""
-        return {
-            "tenant": self.tenant,
-            "filename": self.filename,
-            "purpose": self.purpose,
-            "bytes": str(self.bytes),
-            "created_ms": str(self.created_ms),
-            "expires_ms": str(self.expires_ms),
-        }
+        return {name: str(value) for name, value in asdict(self).items() if name != "id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,24 +220,7 @@ class BatchRecord:
 
     def fields(self) -> dict[str, str]:
         """The fields that its hash has from the start."""
-        return {
-            "tenant": self.tenant,
-            "input_file_id": self.input_file_id,
-            "output_file_id": self.output_file_id,
-            "error_file_id": self.error_file_id,
-            "endpoint": self.endpoint,
-            "window": self.window,
-            "lane": self.lane,
-            "created_ms": str(self.created_ms),
-            "deadline_ms": str(self.deadline_ms),
-            "status": self.status,
-            "metadata": stored_metadata(self.metadata),
-            "callback_url": self.callback_url,
-            "total": str(self.total),
-            "payer": self.payer,
-            "tokens_per_minute": str(self.tokens_per_minute),
-            "output_kept_ms": str(self.output_kept_ms),
-        }
+        return {name: str(getattr(self, name)) for name in _AT_FIRST} | {"metadata": stored_metadata(self.metadata)}
 
 
 def stored_metadata(metadata: Mapping[str, str] | None) -> str:
@@ -280,17 +256,13 @@ def read_batch(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecord | No
         return None
     try:
         given: dict[str, Any] = {name: text[name] for name in _TEXTS}
-        given |= {name: int(text.get(name, 0)) for name in _COUNTS}
+        given |= {name: text.get(name, "") for name in ("callback_url", "named", "payer")}
+        given |= {name: int(text.get(name, 0)) for name in _COUNTS} | {name: int(text[name]) for name in _TIMES}
         return BatchRecord(
             batch_id,
             lane=Lane(text["lane"]),
-            created_ms=int(text["created_ms"]),
-            deadline_ms=int(text["deadline_ms"]),
             status=_STATUSES[text["status"]],
             metadata=_json(text.get("metadata"), None),
-            callback_url=text.get("callback_url", ""),
-            named=text.get("named", ""),
-            payer=text.get("payer", ""),
             models={name: (queue, served) for name, (queue, served) in _json(text.get("models"), {}).items()},
             errors=tuple(_json(text.get("errors"), [])),
             times={name: int(text[f"{name}_ms"]) for name in BatchStatus if f"{name}_ms" in text},
@@ -301,21 +273,12 @@ def read_batch(batch_id: str, fields: Mapping[bytes, bytes]) -> BatchRecord | No
 
 
 _TEXTS = ("tenant", "input_file_id", "output_file_id", "error_file_id", "endpoint", "window")
-_COUNTS = (
-    "total",
-    "completed",
-    "failed",
-    "late",
-    "cancelled",
-    "prompt_tokens",
-    "completion_tokens",
-    "cached_tokens",
-    "mark",
-    "tokens_per_minute",
-    "output_bytes",
-    "error_bytes",
-    "stumbles",
-    "output_kept_ms",
+_TIMES = ("created_ms", "deadline_ms")
+_COUNTS = tuple(each.name for each in fields(BatchRecord) if each.type == "int" and each.name not in _TIMES)
+_AT_FIRST = (
+    *_TEXTS,
+    *_TIMES,
+    *("lane", "status", "callback_url", "total", "payer", "tokens_per_minute", "output_kept_ms"),
 )
 
 

@@ -21,6 +21,7 @@ PREFIX = "resp_"
 """Beginning of a response's id; its request's id follows."""
 KEPT_MS = 30 * 86_400_000
 MOST_RESPONSES = 10_000
+_ABOUT = ("tenant", "queue", "previous", "root", "callback_url", "digest")
 
 
 class ResponseNames(BatchNames):
@@ -92,20 +93,8 @@ class ResponseRecord:
 
     def fields(self) -> dict[str, str]:
         """The fields as the record's hash holds them; the script adds time and size."""
-        return {
-            "tenant": self.tenant,
-            "queue": self.queue,
-            "previous": self.previous,
-            "root": self.root,
-            "background": "1" if self.background else "",
-            "callback_url": self.callback_url,
-            "begun": "1" if self.begun else "0",
-            "digest": self.digest,
-            "status": self.status,
-            "said": self.said,
-            "input": self.input,
-            "response": self.response,
-        }
+        texts = {name: getattr(self, name) for name in (*_ABOUT, "status", "said", "input", "response")}
+        return {**texts, "background": "1" if self.background else "", "begun": "1" if self.begun else "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +227,7 @@ def _read(request_id: str, found: Mapping[str, str]) -> ResponseRecord | None:
     created = found.get("created_ms", "")
     if not created.isdecimal():
         return None
-    said = {name: found.get(name, "") for name in ("tenant", "queue", "previous", "root", "callback_url", "digest")}
+    said = {name: found.get(name, "") for name in _ABOUT}
     kept = {name: found[name] for name in ("status", "said", "error", "input", "response", "output") if name in found}
     background, begun = (found.get(name) == "1" for name in ("background", "begun"))
     return ResponseRecord(request_id, **said, **kept, background=background, begun=begun, created_ms=int(created))
