@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -186,14 +189,19 @@ def revoke(
     run(_revoke(redis_url, ids, erase=erase))
 
 
-def _broker(redis_url: str | None) -> GatewayBroker:
+@asynccontextmanager
+async def _connected(redis_url: str | None) -> AsyncIterator[GatewayBroker]:
     from streamfleet.common.connection import Connection
     from streamfleet.gateway.api_keys import GatewayNames
     from streamfleet.gateway.broker.api_keys import GatewayBroker
     from streamfleet.operator.commands.common import queue_settings
 
     settings = queue_settings(redis_url, None)
-    return GatewayBroker(Connection.open(settings), GatewayNames(settings.key_prefix))
+    broker = GatewayBroker(Connection.open(settings), GatewayNames(settings.key_prefix))
+    try:
+        yield broker
+    finally:
+        await broker.close()
 
 
 async def _create(  # noqa: PLR0913 - an argument for each property of a key
@@ -211,8 +219,7 @@ async def _create(  # noqa: PLR0913 - an argument for each property of a key
     from streamfleet.common.durations import parse_deadline
     from streamfleet.gateway.api_keys import USUAL_LANES, digest_of, make_record, new_secret, with_rule
 
-    broker = _broker(redis_url)
-    try:
+    async with _connected(redis_url) as broker:
         now_ms = await broker.now_ms()
         expires_ms = None if expires is None else parse_deadline(expires, now_ms, "expires")
         secret = new_secret()
@@ -221,10 +228,8 @@ async def _create(  # noqa: PLR0913 - an argument for each property of a key
         record = make_record(digest, name, tenant, usable, limits, now_ms, expires_ms, operator=operator)
         record = with_rule(record, *rule, now_ms)
         await broker.add(digest, record)
-    finally:
-        await broker.close()
     if as_json:
-        out_record({**_values(record), "key": secret})
+        out_record({**asdict(record), "key": secret})
         return
     out(secret)
     may = ", and the page /ui" if record.operator else ""
@@ -235,11 +240,8 @@ async def _create(  # noqa: PLR0913 - an argument for each property of a key
 
 async def _set(redis_url: str | None, key_id: str, weight: float | None, max_running: int | None) -> None:
     _check_id(key_id)
-    broker = _broker(redis_url)
-    try:
+    async with _connected(redis_url) as broker:
         record = await broker.set_rule(key_id, weight, max_running)
-    finally:
-        await broker.close()
     if record is None:
         fail(f"{key_id}: there is no such key, or it was changed just now")
     out(f"tenant {record.tenant}: {_words(record)}")
@@ -252,14 +254,11 @@ def _words(record: KeyRecord) -> str:
 
 
 async def _list(redis_url: str | None, as_json: bool) -> None:
-    broker = _broker(redis_url)
-    try:
+    async with _connected(redis_url) as broker:
         records, now_ms = await broker.records(), await broker.now_ms()
-    finally:
-        await broker.close()
     if as_json:
         for record in records:
-            out_record(_values(record))
+            out_record(asdict(record))
     elif records:
         from streamfleet.operator.commands.fitted_table import screen
 
@@ -271,16 +270,13 @@ async def _list(redis_url: str | None, as_json: bool) -> None:
 async def _revoke(redis_url: str | None, ids: list[str], *, erase: bool) -> None:
     for each in ids:
         _check_id(each)
-    broker = _broker(redis_url)
-    try:
+    async with _connected(redis_url) as broker:
         ended = [record for each in ids if erase and (record := await broker.end(each)) is not None]
         if ended:
             await _erase(broker, ended)
         # The record of a key, which names its tenant, goes last: what broke midway can be repeated.
         there = {record.id for record in ended} if erase else {*ids}
         missing = [each for each in ids if each not in there or not await broker.revoke(each)]
-    finally:
-        await broker.close()
     for each in ids:
         say(f"{each}: {'there is no such key, or it was changed just now' if each in missing else 'revoked'}")
     if missing:
@@ -307,25 +303,15 @@ def _check_id(text: str) -> None:
         raise InvalidRequest(f"{text[:40]!r} is no id of a key: 16 hex digits, as `keys list` shows them", "id")
 
 
-def _values(record: KeyRecord) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(record)
-
-
 def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
     """API keys for people, without the keys themselves."""
     from streamfleet.common.durations import in_words
     from streamfleet.operator.commands.fitted_table import FittedTable
     from streamfleet.operator.commands.plain import cell
 
-    table = FittedTable()
-    table.add_column("id")
-    for column in ("name", "tenant"):
-        table.add_column(column, overflow="fold")
     ruled = any(record.rule for record in records)
-    for column in ("lanes", "requests/min", "tokens/min", *(("weight",) if ruled else ()), "age", "expires in", "/ui"):
-        table.add_column(column)
+    columns = ("lanes", "requests/min", "tokens/min", *(("weight",) if ruled else ()), "age", "expires in", "/ui")
+    table = FittedTable("id", "name", "tenant", *columns, fold=("name", "tenant"))
     for record in records:
         ends = None if record.expires_ms is None else (record.expires_ms - now_ms) / 1000
         table.add_row(
@@ -333,7 +319,10 @@ def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
             cell(record.name),
             cell(record.tenant),
             " ".join(record.lanes),
-            *("default" if limit is None else str(limit or "any") for limit in _limits(record)),
+            *(
+                "default" if limit is None else str(limit or "any")
+                for limit in (record.requests_per_minute, record.tokens_per_minute)
+            ),
             *([_weight(record)] if ruled else []),
             in_words((now_ms - record.created_ms) / 1000),
             "never" if ends is None else in_words(ends),
@@ -345,7 +334,3 @@ def keys_table(records: list[KeyRecord], now_ms: int) -> FittedTable:
 def _weight(record: KeyRecord) -> str:
     most = "" if record.max_running is None else f", most {record.max_running}"
     return "" if record.rule is None else f"{record.rule.weight:g}{most}"
-
-
-def _limits(record: KeyRecord) -> tuple[int | None, int | None]:
-    return record.requests_per_minute, record.tokens_per_minute

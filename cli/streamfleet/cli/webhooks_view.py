@@ -14,14 +14,8 @@ from streamfleet.operator.commands.plain import cell, one_line, plain
 
 def table(letters: Sequence[DeadWebhook], now_ms: int) -> FittedTable:
     """A table of dead webhooks, a line each; without URLs, because their path and query may be secret."""
-    result = FittedTable()
-    result.add_column("dead letter")
-    result.add_column("webhook-id", overflow="fold")
-    result.add_column("type", overflow="fold")
-    result.add_column("reason")
-    result.add_column("tries", justify="right")
-    result.add_column("age", justify="right")
-    result.add_column("error", overflow="fold")
+    columns = ("dead letter", "webhook-id", "type", "reason", "tries", "age", "error")
+    result = FittedTable(*columns, right=("tries", "age"), fold=("webhook-id", "type", "error"))
     for letter in letters:
         result.add_row(
             letter.letter_id,
@@ -90,10 +84,7 @@ def secret_rows(stored: Mapping[str, bytes]) -> list[dict[str, Any]]:
 
 def secrets_table(rows: Sequence[Mapping[str, Any]], now_ms: int) -> FittedTable:
     """A table of secrets for people."""
-    result = FittedTable()
-    result.add_column("tenant", overflow="fold")
-    for name in ("fingerprint", "age", "signs for"):
-        result.add_column(name)
+    result = FittedTable("tenant", "fingerprint", "age", "signs for", fold=("tenant",))
     for row in rows:
         until = row["until_ms"]
         left = None if until is None else (until - now_ms) / 1000

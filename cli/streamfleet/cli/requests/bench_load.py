@@ -109,10 +109,9 @@ def client_limit(cpu_percent: float, late_ms: float) -> str | None:
 
 def render(steps: Sequence[Step]) -> RenderableType:
     """Render the steps without columns of which nothing is known, and a line for each step that the client limited."""
-    table = FittedTable()
     known = [name for name in HEADS if any(step[name] is not None for step in steps)]
-    for name in known:
-        table.add_column(HEADS[name], justify="right")
+    heads = [HEADS[name] for name in known]
+    table = FittedTable(*heads, right=heads)
     for step in steps:
         table.add_row(*(_cell(step[name]) for name in known))
     limited = [step for step in steps if step["client_limit"]]

@@ -115,10 +115,8 @@ def _print(report: Report) -> None:
 def _print_counts(found: Audit) -> None:
     from streamfleet.operator.commands.fitted_table import FittedTable, screen
 
-    table = FittedTable()
-    table.add_column("lane")
-    for name in ("outstanding", "ready", "running", "undelivered"):
-        table.add_column(name, justify="right")
+    numbers = ("outstanding", "ready", "running", "undelivered")
+    table = FittedTable("lane", *numbers, right=numbers)
     for lane in found.lanes:
         undelivered = "many" if lane.undelivered is None else str(lane.undelivered + lane.handed_out)
         table.add_row(lane.lane.value, str(lane.length), str(lane.ready), str(lane.running), undelivered)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from streamfleet.operator.commands.common import (
     RedisUrl,
     Watch,
     connected,
-    out,
     queue_settings,
     run,
+    show_looks,
 )
 
 if TYPE_CHECKING:
@@ -48,61 +47,29 @@ def backlog(
     streamfleet backlog --json | jq '.lanes[] | select(.late)'
     ```
     """
-    settings = queue_settings(redis_url, queue)
-    if as_json:
-        run(_print_json(settings, interval if watch else None))
-    elif watch:
-        run(_watch(settings, interval))
-    else:
-        run(_once(settings))
+    run(_backlog(queue_settings(redis_url, queue), interval if watch else None, as_json))
 
 
-async def _once(settings: QueueSettings) -> None:
+async def _backlog(settings: QueueSettings, interval_s: float | None, as_json: bool) -> None:
     from streamfleet.operator.commands.backlog_view import render
-    from streamfleet.operator.commands.fitted_table import screen
-    from streamfleet.operator.snapshot import take_snapshot
+    from streamfleet.operator.json_view import queue_object
 
     async with connected(settings) as broker:
-        snapshot = await take_snapshot(broker)
-    screen().print(render(snapshot, None))
+        looks, to_json = _looks(broker, interval_s), (lambda look: queue_object(*look)) if as_json else None
+        await show_looks(looks, lambda look: render(*look), to_json, watched=interval_s is not None)
 
 
-async def _watch(settings: QueueSettings, interval_s: float) -> None:
-    from rich.live import Live
-
-    from streamfleet.operator.commands.backlog_view import render
-    from streamfleet.operator.commands.fitted_table import screen
-
-    console = screen()
-    async with connected(settings) as broker:
-        if not console.is_terminal:
-            async for snapshot, moving in _looks(broker, interval_s):
-                console.print(render(snapshot, moving))
-            return
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            async for snapshot, moving in _looks(broker, interval_s):
-                live.update(render(snapshot, moving), refresh=True)
-
-
-async def _looks(broker: OperatorBroker, interval_s: float) -> AsyncIterator[tuple[Snapshot, Rates | None]]:
+async def _looks(broker: OperatorBroker, interval_s: float | None) -> AsyncIterator[tuple[Snapshot, Rates | None]]:
+    """The queue now; with an interval, again after each, with the rates of what came and ended meanwhile."""
     from streamfleet.common.clock import SystemClock
     from streamfleet.operator.rates import KEPT_MS, RateMeter
     from streamfleet.operator.snapshot import take_snapshot
 
+    if interval_s is None:
+        yield await take_snapshot(broker), None
+        return
     meter = RateMeter(max(KEPT_MS, 3_000 * interval_s))
     while True:
         snapshot = await take_snapshot(broker)
         yield snapshot, meter.add(snapshot)
         await SystemClock().sleep(interval_s)
-
-
-async def _print_json(settings: QueueSettings, interval_s: float | None) -> None:
-    from streamfleet.operator.json_view import queue_object
-    from streamfleet.operator.snapshot import take_snapshot
-
-    async with connected(settings) as broker:
-        if interval_s is None:
-            out(json.dumps(queue_object(await take_snapshot(broker), None)))
-            return
-        async for snapshot, moving in _looks(broker, interval_s):
-            out(json.dumps(queue_object(snapshot, moving)))

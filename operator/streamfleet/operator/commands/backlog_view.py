@@ -43,10 +43,8 @@ def totals(snapshot: Snapshot, moving: Rates | None) -> str:
 
 
 def _lanes(snapshot: Snapshot) -> FittedTable:
-    table = FittedTable()
-    table.add_column("lane")
-    for name in ("outstanding", "ready", "running", "delayed", "mean wait", "oldest", "nearest"):
-        table.add_column(name, justify="right")
+    numbers = ("outstanding", "ready", "running", "delayed", "mean wait", "oldest", "nearest")
+    table = FittedTable("lane", *numbers, right=numbers)
     for lane in snapshot.lanes:
         table.add_row(
             lane.lane.value,
@@ -72,11 +70,8 @@ def _nearest(lane: LaneView) -> str:
 def _workers(snapshot: Snapshot) -> RenderableType:
     if not snapshot.workers:
         return Text("no workers: start one with `streamfleet worker`", style="yellow")
-    table = FittedTable()
-    for name in ("worker", "state", "engine: model"):
-        table.add_column(name, overflow="fold")
-    for name in ("running", "slots", "last seen"):
-        table.add_column(name, justify="right")
+    texts, numbers = ("worker", "state", "engine: model"), ("running", "slots", "last seen")
+    table = FittedTable(*texts, *numbers, right=numbers, fold=texts)
     for worker in snapshot.workers:
         table.add_row(
             cell(worker.name),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from streamfleet.common.settings import QueueSettings
     from streamfleet.operator.broker import OperatorBroker
 
@@ -132,6 +135,32 @@ def out_record(value: Any) -> None:
     from streamfleet.common.jsontext import json_line
 
     out(json_line(value))
+
+
+async def show_looks(
+    looks: AsyncIterator[T],
+    render: Callable[[T], RenderableType],
+    to_json: Callable[[T], object] | None,
+    *,
+    watched: bool,
+) -> None:
+    """Print what each look finds: with `to_json` as a line of JSON; on a watched terminal in place of the last one."""
+    if to_json is not None:
+        async for found in looks:
+            out(json.dumps(to_json(found)))
+        return
+    from rich.live import Live
+
+    from streamfleet.operator.commands.fitted_table import screen
+
+    console = screen()
+    if not watched or not console.is_terminal:
+        async for found in looks:
+            console.print(render(found))
+        return
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        async for found in looks:
+            live.update(render(found), refresh=True)
 
 
 def fail(text: str, status: int = FAILED) -> NoReturn:

@@ -15,14 +15,8 @@ from streamfleet.operator.json_view import letter_object
 
 def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
     """A table of dead letters, a line each."""
-    result = FittedTable()
-    result.add_column("dead letter")
-    result.add_column("request", overflow="fold")
-    result.add_column("status")
-    result.add_column("lane")
-    result.add_column("tries", justify="right")
-    result.add_column("age", justify="right")
-    result.add_column("reason", overflow="fold")
+    columns = ("dead letter", "request", "status", "lane", "tries", "age", "reason")
+    result = FittedTable(*columns, right=("tries", "age"), fold=("request", "reason"))
     for letter in letters:
         result.add_row(
             letter.letter_id,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rich.box import HORIZONTALS, SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
@@ -28,10 +28,18 @@ class FittedTable(Table):
     Headings wrap at spaces first, then the cells of the widest column do. Columns with ``overflow="fold"`` hold text
     (names, models, messages): long words break there too, at `TEXT_WIDTH` characters or more. On a terminal that is
     narrower still, each row is a block with a line for each column. Without a terminal, each row is one line.
+
+    Args:
+        columns: headings.
+        right: those of numbers.
+        fold: those of text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *columns: str, right: Collection[str] = (), fold: Collection[str] = ()) -> None:
         super().__init__(header_style="bold", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for name in columns:
+            overflow: OverflowMethod = "fold" if name in fold else "ellipsis"
+            self.add_column(name, justify="right" if name in right else "left", overflow=overflow)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields the table, or its blocks, or its lines."""

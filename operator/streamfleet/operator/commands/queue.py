@@ -74,10 +74,7 @@ def _print(fields: Mapping[str, str], differing: Mapping[str, str]) -> None:
     from streamfleet.operator.commands.fitted_table import FittedTable, screen
     from streamfleet.operator.commands.plain import cell
 
-    table = FittedTable()
-    table.add_column("setting")
-    table.add_column("value", justify="right")
-    table.add_column("this environment", justify="right")
+    table = FittedTable("setting", "value", "this environment", right=("value", "this environment"))
     for name in NAMES:
         table.add_row(name, cell(fields.get(name, "not set")), f"[yellow]{cell(differing.get(name, ''))}[/yellow]")
     screen().print(table)

@@ -62,13 +62,9 @@ def _print(found: list[TenantView]) -> None:
     from streamfleet.operator.commands.fitted_table import FittedTable, screen
     from streamfleet.operator.commands.plain import cell
 
-    table = FittedTable()
-    table.add_column("tenant")
-    for name in ("weight", "most", "waiting", "running", "requests", "missed", "tokens", "in flight", "lost"):
-        table.add_column(name, justify="right")
+    numbers = ("weight", "most", "waiting", "running", "requests", "missed", "tokens", "in flight", "lost")
     by_keys = any(view.key for view in found)
-    if by_keys:
-        table.add_column("set by")
+    table = FittedTable("tenant", *numbers, *(("set by",) if by_keys else ()), right=numbers)
     for view in found:
         counts = (view.waiting, view.running, view.requests, view.missed, view.tokens, view.in_flight, view.lost)
         most = "" if view.max_running is None else str(view.max_running)

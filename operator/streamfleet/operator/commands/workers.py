@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,9 @@ from streamfleet.operator.commands.common import (
     RedisUrl,
     Watch,
     connected,
-    out,
     queue_settings,
     run,
+    show_looks,
 )
 
 if TYPE_CHECKING:
@@ -45,33 +44,16 @@ def workers(
     streamfleet workers --json | jq '.[] | select(.takes_requests | not) | .name'
     ```
     """
-    settings = queue_settings(redis_url, queue)
-    run(_json(settings, interval if watch else None) if as_json else _show(settings, interval if watch else None))
+    run(_workers(queue_settings(redis_url, queue), interval if watch else None, as_json))
 
 
-async def _show(settings: QueueSettings, interval_s: float | None) -> None:
-    from rich.live import Live
-
-    from streamfleet.operator.commands.fitted_table import screen
+async def _workers(settings: QueueSettings, interval_s: float | None, as_json: bool) -> None:
     from streamfleet.operator.commands.workers_view import render
-
-    console = screen()
-    async with connected(settings) as broker:
-        if interval_s is None or not console.is_terminal:
-            async for found in _looks(broker, interval_s):
-                console.print(render(found))
-            return
-        with Live(console=console, auto_refresh=False, screen=True) as live:
-            async for found in _looks(broker, interval_s):
-                live.update(render(found), refresh=True)
-
-
-async def _json(settings: QueueSettings, interval_s: float | None) -> None:
     from streamfleet.operator.json_view import worker_object
 
     async with connected(settings) as broker:
-        async for found in _looks(broker, interval_s):
-            out(json.dumps([worker_object(worker) for worker in found]))
+        to_json = (lambda found: [*map(worker_object, found)]) if as_json else None
+        await show_looks(_looks(broker, interval_s), render, to_json, watched=interval_s is not None)
 
 
 async def _looks(broker: OperatorBroker, interval_s: float | None) -> AsyncIterator[list[WorkerView]]:

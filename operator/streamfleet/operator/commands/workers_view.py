@@ -35,13 +35,8 @@ def summary(workers: Sequence[WorkerView], left_out: int) -> str:
 
 
 def _table(workers: Sequence[WorkerView]) -> FittedTable:
-    table = FittedTable()
-    for name in ("worker", "ready", "engine: model", "version"):
-        table.add_column(name, overflow="fold")
-    for name in ("age", "seen", "running", "KV", "mean batch"):
-        table.add_column(name, justify="right")
-    table.add_column("held")
-    table.add_column("oldest held", justify="right")
+    texts, numbers = ("worker", "ready", "engine: model", "version"), ("age", "seen", "running", "KV", "mean batch")
+    table = FittedTable(*texts, *numbers, "held", "oldest held", right=(*numbers, "oldest held"), fold=texts)
     for worker in workers:
         table.add_row(
             cell(worker.name),

@@ -64,11 +64,8 @@ def percent(share: float) -> str:
 
 
 def _table(found: Sized, late: float, spare: int) -> FittedTable:
-    table = FittedTable()
-    columns = ("workers", "late", "wait p50", "wait p99", "answer p50", "answer p99", "slots used", "hours a day")
-    for name in columns:
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
+    numbers = ("workers", "late", "wait p50", "wait p99", "answer p50", "answer p99", "slots used", "hours a day")
+    table = FittedTable(*numbers, "verdict", right=numbers)
     for each in found.looked_at:
         style = "bold green" if each.workers == found.workers else "yellow" if each.late > late else ""
         table.add_row(*_cells(each), _note(each, found, late, spare), style=style)
@@ -105,9 +102,8 @@ def _span(seconds: float) -> str:
 def render_profile(found: EngineProfile) -> RenderableType:
     """Render a measured profile."""
     engine = found.engine
-    table = FittedTable()
-    for name in ("requests at once", "step ms", "output tokens/s"):
-        table.add_column(name, justify="right")
+    numbers = ("requests at once", "step ms", "output tokens/s")
+    table = FittedTable(*numbers, right=numbers)
     for together, per_s in engine.throughput:
         table.add_row(str(together), f"{together / per_s * 1000:.2f}", f"{per_s:,.0f}")
     error = found.measured.get("fit_error")
