@@ -185,7 +185,7 @@ async def test_dead_letters_are_read_by_the_newest_by_id_and_in_order(queue: Que
     assert one is not None
     assert (one[b"_id"], one[b"meta"]) == (b"r2", b"2")
     assert await queue.broker.dead_letter("1-1") is None
-    assert [letter async for letter, _ in queue.broker.every_dead_letter(batch=2)] == letters
+    assert [letter async for letter, _ in queue.broker.stream_entries(queue.broker.keys.dead, "-")] == letters
     assert await queue.broker.purge([]) == 0
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,20 @@ class Health:
     live: bool
     ready: bool
     reason: str
+
+
+def ask_loop(loop: asyncio.AbstractEventLoop, question: Coroutine[Any, Any, str], within_s: float) -> Health:
+    """State of a process by its event loop, for another thread. The answer says why no work is taken; empty if it is.
+
+    The process counts as hanging if there is no answer in time.
+    """
+    asked = asyncio.run_coroutine_threadsafe(question, loop)
+    try:
+        reason = asked.result(within_s)
+    except TimeoutError:
+        asked.cancel()
+        return Health(live=False, ready=False, reason="the event loop does not answer")
+    return Health(live=True, ready=not reason, reason=reason)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

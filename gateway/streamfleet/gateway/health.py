@@ -1,20 +1,18 @@
 """Health of the gateway itself: alive, ready, and why not. Its endpoints need no key.
 
-The same endpoints and the metrics are on a port of their own, which callers' connections cannot fill up: `HealthPort`.
+`open_health_port` has the same endpoints and the metrics on a port that callers' connections cannot fill up.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from importlib import metadata
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from streamfleet.common.errors import StreamfleetError, UnknownProtocol
-from streamfleet.common.health import Health, HealthServer
+from streamfleet.common.health import HealthServer, ask_loop
 from streamfleet.gateway import metrics
 from streamfleet.gateway.document import PLAIN, TEXT, answers, operation
 from streamfleet.gateway.gateway import Gateway, gateway_of
@@ -71,50 +69,18 @@ async def _unready_reason(gateway: Gateway) -> str:
     return ""
 
 
-class HealthPort:
-    """Probes and metrics on a port of their own, served by threads. Make it on the gateway's event loop.
-
-    Args:
-        gateway: whose.
+def open_health_port(gateway: Gateway) -> HealthServer:
+    """Probes and metrics on a port of their own, served by threads. Call it on the gateway's event loop.
 
     Raises:
         SettingsError: the port is taken.
     """
-
-    def __init__(self, gateway: Gateway) -> None:
-        settings = gateway.settings
-        self._gateway, self._loop = gateway, asyncio.get_running_loop()
-        self._server = HealthServer(
-            settings.gateway_host,
-            settings.gateway_health_port,
-            self._ready,
-            metrics.REGISTRY,
-            "STREAMFLEET_GATEWAY_HEALTH_PORT",
-            live=self._live,
-        )
-        self.port = self._server.port
-
-    def start(self) -> None:
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def _ready(self) -> Health:
-        return self._run_on_loop(_unready_reason(self._gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S)
-
-    def _live(self) -> Health:
-        return self._run_on_loop(_no_reason(), LOOP_TIMEOUT_S)
-
-    def _run_on_loop(self, question: Coroutine[Any, Any, str], within_s: float) -> Health:
-        asked = asyncio.run_coroutine_threadsafe(question, self._loop)
-        try:
-            reason = asked.result(within_s)
-        except TimeoutError:
-            asked.cancel()
-            return Health(live=False, ready=False, reason="the event loop does not answer")
-        return Health(live=True, ready=not reason, reason=reason)
-
-
-async def _no_reason() -> str:
-    return ""
+    settings, loop = gateway.settings, asyncio.get_running_loop()
+    return HealthServer(
+        settings.gateway_host,
+        settings.gateway_health_port,
+        lambda: ask_loop(loop, _unready_reason(gateway), REDIS_TIMEOUT_S + LOOP_TIMEOUT_S),
+        metrics.REGISTRY,
+        "STREAMFLEET_GATEWAY_HEALTH_PORT",
+        live=lambda: ask_loop(loop, asyncio.sleep(0, ""), LOOP_TIMEOUT_S),
+    )

@@ -32,7 +32,7 @@ from streamfleet.gateway.app import build
 from streamfleet.gateway.connection import Limits, within
 from streamfleet.gateway.edge import Edge
 from streamfleet.gateway.gateway import Gateway
-from streamfleet.gateway.health import KEYS_OFF, HealthPort
+from streamfleet.gateway.health import KEYS_OFF, open_health_port
 from streamfleet.gateway.processes import STOPS, Parent, receive_child
 from streamfleet.gateway.shared_counts import Count, SharedCounts
 
@@ -210,7 +210,7 @@ async def _serve(
     stops: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
 ) -> None:
     gateway = Gateway(queue, settings, shared)
-    health = HealthPort(gateway)
+    health = open_health_port(gateway)
     server = Server(_config(gateway, settings, shared), shared)
     loop = asyncio.get_running_loop()
     for signum in stops:

@@ -135,7 +135,7 @@ async def find_letter(broker: OperatorBroker, name: str) -> DeadLetter:
         if fields is not None:
             return read_letter(name, fields)
     newest: DeadLetter | None = None
-    async for letter_id, fields in broker.every_dead_letter():
+    async for letter_id, fields in broker.stream_entries(broker.keys.dead, "-"):
         if fields.get(b"_id", b"").decode(errors="replace") == name:
             newest = read_letter(letter_id, fields)
     if newest is None:
@@ -145,7 +145,7 @@ async def find_letter(broker: OperatorBroker, name: str) -> DeadLetter:
 
 async def letters(broker: OperatorBroker, reason: str | None = None) -> AsyncIterator[DeadLetter]:
     """All dead letters, oldest first; with `reason`, those of that status or error code."""
-    async for letter_id, fields in broker.every_dead_letter():
+    async for letter_id, fields in broker.stream_entries(broker.keys.dead, "-"):
         letter = read_letter(letter_id, fields)
         if reason is None or letter.is_about(reason):
             yield letter

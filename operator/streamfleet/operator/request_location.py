@@ -175,7 +175,7 @@ async def _candidates(broker: OperatorBroker) -> AsyncIterator[tuple[Lane, str, 
         async for stream_id, fields in broker.entries_of(lane, held):
             yield lane, stream_id, fields
         seen = set(held)
-        async for stream_id, fields in broker.entries_between(broker.keys.lane(lane), "-", "+", MOST_ENTRIES):
+        async for stream_id, fields in broker.stream_entries(broker.keys.lane(lane), "-", MOST_ENTRIES):
             if stream_id not in seen:
                 yield lane, stream_id, fields
 
@@ -189,7 +189,7 @@ async def _letter(broker: OperatorBroker, known: StoredRequest) -> DeadLetter | 
     if finished_ms is None:
         return None
     first, size = str(max(0, finished_ms - LETTER_SLACK_MS)), 0
-    async for letter_id, fields in broker.entries_between(broker.keys.dead, first, "+", MOST_LETTERS):
+    async for letter_id, fields in broker.stream_entries(broker.keys.dead, first, MOST_LETTERS):
         letter = read_letter(letter_id, fields)
         if letter.request_id == result.id:
             return letter

@@ -23,6 +23,7 @@ from streamfleet.gateway.webhook_messages import (
     read_dead,
     read_message,
 )
+from streamfleet.operator.broker.inspecting import stream_entries
 
 
 class WebhooksFull(StreamfleetError):
@@ -102,16 +103,10 @@ class WebhookBroker(SharedKeys[WebhookNames]):
         words = ("XREVRANGE", self.names.dead, "+", "-", "COUNT", newest)
         return [read_dead(*entry) for entry in entries(await self.connection.command(*words))]
 
-    async def every_dead(self, batch: int = 100) -> AsyncIterator[DeadWebhook]:
+    async def every_dead(self) -> AsyncIterator[DeadWebhook]:
         """All dead webhooks, oldest first."""
-        start = "-"
-        while True:
-            found = entries(await self.connection.command("XRANGE", self.names.dead, start, "+", "COUNT", batch))
-            for entry in found:
-                yield read_dead(*entry)
-            if len(found) < batch:
-                return
-            start = f"({found[-1][0]}"
+        async for entry in stream_entries(self.connection.command, self.names.dead, "-"):
+            yield read_dead(*entry)
 
     async def requeue(self, letter_id: str, message: Message) -> bool:
         """Requeue a dead webhook; False if it no longer exists."""

@@ -38,7 +38,7 @@ async def read_page(broker: OperatorBroker, before: str | None, limit: int) -> D
     dead_letters: list[DeadLetter] = []
     size = 0
     newest = "+" if before is None else f"({before}"
-    async for letter_id, fields in broker.newest_entries(broker.keys.dead, newest, limit + 1):
+    async for letter_id, fields in broker.stream_entries(broker.keys.dead, newest, limit + 1, newest_first=True):
         if len(dead_letters) == limit or size > MOST_BYTES:
             return DeadLetterPage(dead_letters, dead_letters[-1].letter_id)
         dead_letters.append(read_letter(letter_id, fields))

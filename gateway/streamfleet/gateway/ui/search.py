@@ -165,7 +165,8 @@ async def _newest_entries(
     broker: OperatorBroker, lane: Lane, extent: SearchExtent
 ) -> tuple[list[tuple[str, Fields]], set[str]]:
     """Returns the newest entries, and the ids of those that run."""
-    rows = await _read_within_bytes(broker.newest_entries(broker.keys.lane(lane), "+", MOST_ENTRIES), extent)
+    newest = broker.stream_entries(broker.keys.lane(lane), "+", MOST_ENTRIES, newest_first=True)
+    rows = await _read_within_bytes(newest, extent)
     # Twice as many as rows, because deleted entries that workers still hold count here.
     running = await broker.pending_ids(lane, 2 * MOST_ENTRIES, rows[-1][0]) if rows else []
     return rows, set(running)
@@ -185,7 +186,7 @@ async def _dead_letters(
 ) -> AsyncIterator[dict[str, Any]]:
     if criteria.state not in (None, "failed", "expired", "dead"):
         return
-    async for letter_id, fields in broker.newest_entries(broker.keys.dead, "+", MOST_DEAD_LETTERS):
+    async for letter_id, fields in broker.stream_entries(broker.keys.dead, "+", MOST_DEAD_LETTERS, newest_first=True):
         if not _count_bytes(extent, fields):
             return
         extent.dead_letters += 1

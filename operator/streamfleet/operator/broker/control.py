@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from streamfleet.common.broker.client import ClientBroker
 from streamfleet.common.broker.types import TenantRule
@@ -113,17 +112,6 @@ class ControlBroker(WaitingBroker, ClientBroker):
         found = entries(await self.connection.command("XRANGE", self.keys.dead, letter_id, letter_id))
         return found[0][1] if found else None
 
-    async def every_dead_letter(self, batch: int = 100) -> AsyncIterator[tuple[str, dict[bytes, bytes]]]:
-        """All dead letters, oldest first."""
-        start = "-"
-        while True:
-            found = entries(await self.connection.command("XRANGE", self.keys.dead, start, "+", "COUNT", batch))
-            for entry in found:
-                yield entry
-            if len(found) < batch:
-                return
-            start = f"({found[-1][0]}"
-
     async def requeue(
         self,
         letter_id: str,
@@ -157,17 +145,6 @@ class ControlBroker(WaitingBroker, ClientBroker):
         words = (letter_id, lane.number, entry, request_id, digest, reply)
         new, newer = await self.connection.script("requeue", keys, [self._config, *words, *fields])
         return new.decode() or None, newer.decode(errors="replace")
-
-    async def delete_queue(self) -> int:
-        """Delete every key of this queue, with all requests and results. Returns the number of keys."""
-        deleted, cursor = 0, b"0"
-        pattern = re.sub(r"([*?\[\]^\\])", r"\\\1", self.keys.base) + "*"
-        while True:
-            cursor, found = await self.connection.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            if found:
-                deleted += int(await self.connection.command("UNLINK", *found))
-            if cursor == b"0":
-                return deleted
 
     async def purge(self, letter_ids: Sequence[str]) -> int:
         """Delete dead letters. Returns the number deleted."""

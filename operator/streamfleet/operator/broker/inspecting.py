@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,27 +143,11 @@ class InspectingBroker(BrokerBase):
                 yield entry
             at, chunk = at + chunk, _next_chunk(chunk, found)
 
-    async def entries_between(self, key: str, first: str, last: str, most: int) -> AsyncIterator[tuple[str, Fields]]:
-        """Up to `most` entries of a stream between two stream ids, as XRANGE takes them, oldest first."""
-        chunk = 1
-        while most > 0:
-            found = entries(await self._look("XRANGE", key, first, last, "COUNT", min(chunk, most)))
-            for entry in found:
-                yield entry
-            if len(found) < min(chunk, most):
-                return
-            most, first, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
-
-    async def newest_entries(self, key: str, last: str, most: int) -> AsyncIterator[tuple[str, Fields]]:
-        """Up to `most` entries of a stream, newest first, from one stream id on, as XREVRANGE takes it."""
-        chunk = 1
-        while most > 0:
-            found = entries(await self._look("XREVRANGE", key, last, "-", "COUNT", min(chunk, most)))
-            for entry in found:
-                yield entry
-            if len(found) < min(chunk, most):
-                return
-            most, last, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
+    def stream_entries(
+        self, key: str, start: str, most: float = math.inf, *, newest_first: bool = False
+    ) -> AsyncIterator[tuple[str, Fields]]:
+        """Up to `most` entries of a stream from one stream id on, as XRANGE, or XREVRANGE, takes it."""
+        return stream_entries(self._look, key, start, most, newest_first=newest_first)
 
     async def some_keys(self, rounds: int, at_once: int = 500) -> tuple[list[str], bool]:
         """Keys of all queues with this prefix, found in `rounds` calls of SCAN; True if these covered the database."""
@@ -188,6 +173,22 @@ class InspectingBroker(BrokerBase):
         except StreamfleetError:
             return None
         return user, [reply == b"OK" for reply in replies]
+
+
+async def stream_entries(
+    look: Callable[..., Awaitable[Any]], key: str, start: str, most: float = math.inf, *, newest_first: bool = False
+) -> AsyncIterator[tuple[str, Fields]]:
+    """As the method of `InspectingBroker`, of any stream; `look` sends a command."""
+    command, end = ("XREVRANGE", "-") if newest_first else ("XRANGE", "+")
+    chunk = 1
+    while most > 0:
+        count = int(min(chunk, most))
+        found = entries(await look(command, key, start, end, "COUNT", count))
+        for entry in found:
+            yield entry
+        if len(found) < count:
+            return
+        most, start, chunk = most - len(found), f"({found[-1][0]}", _next_chunk(chunk, found)
 
 
 def _next_chunk(chunk: int, found: Sequence[tuple[str, Fields]]) -> int:

@@ -30,6 +30,12 @@ class RepairBroker(ReconcilingBroker):
             parts = [key[before:].partition(b":") for key in keys]
             yield [(names[lane], colon + label) for lane, colon, label in parts if lane in names and colon]
 
+    async def delete_queue(self) -> int:
+        """Delete every key of this queue, with all requests and results. Returns the number of keys."""
+        return sum(
+            [await self.connection.command("UNLINK", *found) async for found in self._scan(self.keys.base) if found]
+        )
+
     async def _scan(self, prefix: str) -> AsyncIterator[list[bytes]]:
         cursor, pattern = b"0", re.sub(r"([*?\[\]^\\])", r"\\\1", prefix) + "*"
         while True:

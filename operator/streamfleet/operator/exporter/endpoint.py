@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,9 +18,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from streamfleet.common import logs, metrics
-from streamfleet.common.clock import Clock, SystemClock
 from streamfleet.common.errors import StreamfleetError
-from streamfleet.common.health import Health, HealthServer
+from streamfleet.common.health import Health, HealthServer, ask_loop
 from streamfleet.common.settings import ExporterSettings, LogSettings, QueueSettings, unknown_variables
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.exporter.families import families
@@ -62,7 +61,7 @@ def run_exporter(queue: QueueSettings, exporter: ExporterSettings, log_settings:
 
 async def _serve(queue: QueueSettings, settings: ExporterSettings) -> None:
     broker = OperatorBroker.open(queue, patience_s=0)
-    reader = CachedReader(broker, SystemClock(), REUSE_S)
+    reader = CachedReader(broker)
     server = HealthServer(
         settings.exporter_host,
         settings.exporter_port,
@@ -107,13 +106,10 @@ class CachedReader:
 
     Args:
         broker: the queue; a broker without patience.
-        clock: clock for the age of the last reading.
-        reuse_s: time for which one reading is reused, seconds.
     """
 
-    def __init__(self, broker: OperatorBroker, clock: Clock, reuse_s: float) -> None:
-        self._broker, self._clock, self._reuse_s = broker, clock, reuse_s
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, broker: OperatorBroker) -> None:
+        self._broker, self._loop = broker, asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._last: Reading | None = None
         self._last_at = 0.0
@@ -121,22 +117,17 @@ class CachedReader:
     def current(self) -> Reading:
         """A recent reading, or a new one; concurrent callers wait for it. A failed reading is reused as well."""
         with self._lock:
-            if self._last is None or self._clock.monotonic() - self._last_at >= self._reuse_s:
+            if self._last is None or time.monotonic() - self._last_at >= REUSE_S:
                 was_well = self._last is None or self._last.found is not None
-                self._last = self._read_now()
-                self._last_at = self._clock.monotonic()
+                self._last = asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
+                self._last_at = time.monotonic()
                 if was_well and self._last.found is None:
                     log.warning("read_failed", reason=self._last.reason)
             return self._last
 
     def alive(self) -> Health:
         """Live while the event loop answers. Redis is not asked, because a restart would not cure its failure."""
-        answers = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
-        try:
-            answers.result(ANSWER_TIMEOUT_S)
-        except concurrent.futures.TimeoutError:
-            return Health(live=False, ready=False, reason="the event loop does not answer")
-        return Health(live=True, ready=False, reason="")
+        return ask_loop(self._loop, asyncio.sleep(0, ""), ANSWER_TIMEOUT_S)
 
     def health(self) -> Health:
         """As `alive`, and ready while Redis answers."""
@@ -145,9 +136,6 @@ class CachedReader:
             return alive
         reading = self.current()
         return Health(live=True, ready=reading.found is not None, reason=reading.reason)
-
-    def _read_now(self) -> Reading:
-        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result()
 
     async def _read(self) -> Reading:
         try:
