@@ -39,7 +39,7 @@ MUTANTS: dict[str, tuple[str, str, Callable[[], Awaitable[None]]]] = {
         engine.test_a_503_counts_where_others_are_answered,
     ),
     "not all suspects are remembered": (
-        "if len(self.suspects) >= MOST_REMEMBERED:",
+        "if before is None and len(faults) >= MOST_REMEMBERED:",
         "if False:",
         engine.test_only_so_many_suspects_are_remembered,
     ),

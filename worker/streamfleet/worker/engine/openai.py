@@ -28,7 +28,7 @@ from streamfleet.worker.engine.base import (
     EngineRequest,
     EngineUnavailable,
 )
-from streamfleet.worker.engine.presence import Presence
+from streamfleet.worker.engine.presence import Presence, remember
 from streamfleet.worker.engine.replies import (
     encode_body,
     is_object,
@@ -68,8 +68,6 @@ KEY_AGAIN_S = 5.0
 OTHERS_FIRST_MS = 10_000
 """Time before a request with a second refusal is tried again: another one tries first, because the server may refuse
 the key for this request alone."""
-MOST_REFUSED = 4_096
-"""Most requests whose refusals are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,10 +484,7 @@ class OpenAIEngine:
             EngineUnavailable: else.
         """
         self._key_refused += 1
-        before = self._refused.get(request.id)
-        if before is None and len(self._refused) >= MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
-        self._refused[request.id] = self._answered
+        before = remember(self._refused, request.id, self._answered)
         if before is None or before == self._answered:
             self._hold_off(f"{text}: the file of the API key has another than the server takes", KEY_AGAIN_S)
             after_ms = None if before is None else OTHERS_FIRST_MS

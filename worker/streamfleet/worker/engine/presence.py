@@ -21,6 +21,19 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 0.75
 MOST_REMEMBERED = 4_096
 
 
+def remember(faults: dict[str, int], request_id: str, shown: int) -> int | None:
+    """Keep, of a request's last fault, how often the server had shown before that it is well.
+
+    Returns:
+        The same of the fault before; None if there was none, or it is forgotten.
+    """
+    before = faults.get(request_id)
+    if before is None and len(faults) >= MOST_REMEMBERED:
+        del faults[next(iter(faults))]
+    faults[request_id] = shown
+    return before
+
+
 class Presence:
     """Waits for a server that is away.
 
@@ -84,10 +97,7 @@ class Presence:
                 since the request's last fault that it is there: it answered others, or the first question. A generation
                 longer than a proxy's time-out ends so each time.
         """
-        before = self.suspects.get(request_id)
-        if len(self.suspects) >= MOST_REMEMBERED:
-            del self.suspects[next(iter(self.suspects))]
-        self.suspects[request_id] = self._shown
+        before = remember(self.suspects, request_id, self._shown)
         return before is not None and (not told or before != self._shown)
 
     async def stop(self) -> None:
