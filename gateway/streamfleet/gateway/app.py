@@ -31,7 +31,6 @@ from streamfleet.gateway.errors import (
 from streamfleet.gateway.files import routes as files
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.messages import batches as message_batches
-from streamfleet.gateway.messages import routes as messages
 from streamfleet.gateway.messages.translation import answer_of
 from streamfleet.gateway.responses import routes as responses
 from streamfleet.gateway.simple import routes as simple
@@ -40,7 +39,6 @@ from streamfleet.gateway.ui import routes as ui
 log = structlog.get_logger(__name__)
 ROUTERS = (
     inference.router,
-    messages.router,
     message_batches.router,
     model_routes.router,
     streaming.router,

@@ -31,6 +31,12 @@ async def livez() -> Response:
     return PlainTextResponse("ok\n")
 
 
+@router.head("/", include_in_schema=False)
+async def ping(request: Request) -> Response:  # noqa: ARG001 - a route's
+    """200 while the process answers: clients of Anthropic's API look before they ask."""
+    return Response()
+
+
 @router.get("/readyz", **operation({200: _TEXT, 503: _TEXT}, keyed=False))
 async def readyz(request: Request) -> Response:
     """200 while it takes requests: not stopping, Redis answers, the protocol is known. Else 503 with the reason."""

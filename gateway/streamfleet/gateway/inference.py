@@ -99,11 +99,32 @@ class DirectRoute(APIRoute):
         return self.endpoint
 
 
-router = APIRouter(tags=["models"], route_class=DirectRoute)
+router = APIRouter(route_class=DirectRoute)
 ERRORS = (400, 403, 404, 409, 413, 499, 504, "4XX", "5XX")
 ANSWER, STREAMED = answers("EngineAnswer"), answers("EngineAnswer", JSON, SSE)
 NAMED = (*WAITING, IDEMPOTENCY, EXPECTED)
 STREAMING = (*NAMED, RESTARTS, AFTER, EVENT_IDS)
+ENDPOINTS = {
+    CHAT: ("chat", "ChatRequest", "A chat's next message."),
+    COMPLETIONS: ("completions", "CompletionRequest", "A text's continuation."),
+    EMBEDDINGS: ("embeddings", "EmbeddingRequest", "Vectors of texts."),
+    RESPONSES: ("responses", "ResponseRequest", "An answer of the Responses API."),
+    SCORE: ("score", "PoolingRequest", "Similarity of pairs of texts."),
+    RERANK: ("rerank", "RerankRequest", "Documents by how well they fit a query."),
+    CLASSIFY: ("classify", "PoolingRequest", "Classes of texts."),
+    POOLING: ("pooling", "PoolingRequest", "Pooled output of a model for texts."),
+    TOKENIZE: ("tokenize", "PoolingRequest", "Tokens of a prompt or of a conversation."),
+    DETOKENIZE: ("detokenize", "DetokenizeRequest", "Text of tokens."),
+    MESSAGES: ("messages", "MessageRequest", "A conversation's next message, in Anthropic's form."),
+    COUNT_TOKENS: (
+        "count_tokens",
+        "MessageRequest",
+        "Number of tokens of such a conversation. It counts towards no limit of tokens.",
+    ),
+}
+"""All of them: name, schema of the body, description."""
+ALIASES = {SCORE: ("/score",), RERANK: ("/v2/rerank", "/rerank")}
+STREAMED_ENDPOINTS, ANTHROPICS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES), (MESSAGES, COUNT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,69 +197,6 @@ class Enqueued:
             await self.handle.cancel()
         if self.reservation is not None:
             await self.context.gateway.budget.check_soon(self.reservation)
-
-
-@router.post("/v1/chat/completions", **operation({200: STREAMED}, ERRORS, body("ChatRequest"), STREAMING))
-async def chat(request: Request) -> Response:
-    """A chat's next message."""
-    return await answer(request, CHAT)
-
-
-@router.post("/v1/completions", **operation({200: STREAMED}, ERRORS, body("CompletionRequest"), STREAMING))
-async def completions(request: Request) -> Response:
-    """A text's continuation."""
-    return await answer(request, COMPLETIONS)
-
-
-@router.post("/v1/embeddings", **operation({200: ANSWER}, ERRORS, body("EmbeddingRequest"), NAMED))
-async def embeddings(request: Request) -> Response:
-    """Vectors of texts."""
-    return await answer(request, EMBEDDINGS)
-
-
-@router.post(RESPONSES, **operation({200: STREAMED}, ERRORS, body("ResponseRequest"), STREAMING))
-async def responses(request: Request) -> Response:
-    """An answer of the Responses API."""
-    return await answer(request, RESPONSES)
-
-
-@router.post("/score", **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
-@router.post(SCORE, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
-async def score(request: Request) -> Response:
-    """Similarity of pairs of texts."""
-    return await answer(request, SCORE)
-
-
-@router.post("/rerank", **operation({200: ANSWER}, ERRORS, body("RerankRequest"), NAMED))
-@router.post("/v2/rerank", **operation({200: ANSWER}, ERRORS, body("RerankRequest"), NAMED))
-@router.post(RERANK, **operation({200: ANSWER}, ERRORS, body("RerankRequest"), NAMED))
-async def rerank(request: Request) -> Response:
-    """Documents by how well they fit a query."""
-    return await answer(request, RERANK)
-
-
-@router.post(CLASSIFY, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
-async def classify(request: Request) -> Response:
-    """Classes of texts."""
-    return await answer(request, CLASSIFY)
-
-
-@router.post(POOLING, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
-async def pooling(request: Request) -> Response:
-    """Pooled output of a model for texts."""
-    return await answer(request, POOLING)
-
-
-@router.post(TOKENIZE, **operation({200: ANSWER}, ERRORS, body("PoolingRequest"), NAMED))
-async def tokenize(request: Request) -> Response:
-    """Tokens of a prompt or of a conversation."""
-    return await answer(request, TOKENIZE)
-
-
-@router.post(DETOKENIZE, **operation({200: ANSWER}, ERRORS, body("DetokenizeRequest"), NAMED))
-async def detokenize(request: Request) -> Response:
-    """Text of tokens."""
-    return await answer(request, DETOKENIZE)
 
 
 async def answer(request: Request, endpoint: str) -> Response:
@@ -504,3 +462,30 @@ def _reading(enqueued: Enqueued, endpoint: str) -> Reading:
         lane=parameters.lane,
         at_once=parameters.tells_expected,
     )
+
+
+def _answering(endpoint: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def handle(request: Request) -> Response:
+        return await answer(request, endpoint)
+
+    return handle
+
+
+def _add_routes() -> None:
+    for endpoint, (name, schema, about) in ENDPOINTS.items():
+        good, headers = (STREAMED, STREAMING) if endpoint in STREAMED_ENDPOINTS else (ANSWER, NAMED)
+        error, tag = ("MessageError", "messages") if endpoint in ANTHROPICS else ("Error", "models")
+        described = operation({200: good}, ERRORS, body(schema), headers, error=error)
+        for path in (endpoint, *ALIASES.get(endpoint, ())):
+            router.add_api_route(
+                path,
+                _answering(endpoint),
+                methods=["POST"],
+                name=name,
+                description=about,
+                tags=[tag],
+                **described,
+            )
+
+
+_add_routes()
