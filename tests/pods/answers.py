@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from streamfleet.cli.demo.model import model_folder
-from streamfleet.cli.demo.parent import with_parent
+from streamfleet.cli.demo.server import with_parent
 from streamfleet.producer import SyncClient
 from tests.integration.k8s_chart import charted, examples
 from tests.integration.k8s_manifests import Manifest, environment_of, of_kind, only, pod_of

@@ -34,8 +34,8 @@ from streamfleet.gateway.broker.api_keys import Held, Left
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.offload import encode
 from streamfleet.gateway.simple import prompts, reading
-from streamfleet.gateway.simple.jobs import job_object, status_of
 from streamfleet.gateway.simple.reading import read_call
+from streamfleet.gateway.simple.routes import job_object, status_of
 from streamfleet.gateway.token_budget import Reservation, TokenBudget
 from streamfleet.producer.batch_lines import BadLine, BatchLine, answer_line, refusal_line
 

@@ -6,7 +6,7 @@ import pytest
 
 from streamfleet.gateway import metrics
 from streamfleet.gateway.batch_records import BatchStatus
-from streamfleet.gateway.batches.monitor import Progress, status_label
+from streamfleet.gateway.batches.service import Progress, status_label
 from streamfleet.gateway.broker.batches import OpenBatch
 
 

@@ -10,28 +10,25 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
-from streamfleet.cli.demo_command import demo
 from streamfleet.cli.gateway_command import gateway
 from streamfleet.cli.requests.batch import batch
 from streamfleet.cli.requests.bench import bench
 from streamfleet.cli.requests.enqueue import enqueue
 from streamfleet.cli.requests.result import cancel, result
-from streamfleet.cli.worker_command import worker
 from streamfleet.common.errors import InvalidRequest, SettingsError, StreamfleetError
 from streamfleet.operator.commands.acl import acl
 from streamfleet.operator.commands.audit import audit
 from streamfleet.operator.commands.backlog import backlog
-from streamfleet.operator.commands.common import FAILED, GIVEN, INTERRUPTED, USAGE, out, say
+from streamfleet.operator.commands.common import FAILED, GIVEN, INTERRUPTED, USAGE, QueueName, RedisUrl, out, say
 from streamfleet.operator.commands.dead import dead
 from streamfleet.operator.commands.doctor import doctor
-from streamfleet.operator.commands.drain import drain
 from streamfleet.operator.commands.exporter import exporter
 from streamfleet.operator.commands.pause import pause, resume
 from streamfleet.operator.commands.plan import plan
 from streamfleet.operator.commands.queue import queue
 from streamfleet.operator.commands.tenants import tenants
 from streamfleet.operator.commands.trace import trace
-from streamfleet.operator.commands.workers import workers
+from streamfleet.operator.commands.workers import drain, workers
 
 app = typer.Typer(
     name="streamfleet",
@@ -58,6 +55,97 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+def worker(
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="vllm, openai or simulated. Default: STREAMFLEET_ENGINE.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model name or folder, as vLLM takes it. Default: STREAMFLEET_MODEL."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Default: STREAMFLEET_WORKER_NAME, then host, process id, a random part."),
+    ] = None,
+    redis_url: RedisUrl = None,
+    queue: QueueName = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models", help="Several queues: MODEL=QUEUE,… Default: STREAMFLEET_WORKER_MODELS, or one queue."
+        ),
+    ] = None,
+    engine_args: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- ENGINE ARGS]...",
+            help="vLLM's own arguments, as vLLM names them. Default: STREAMFLEET_ENGINE_ARGS.",
+        ),
+    ] = None,
+) -> None:
+    """Run a worker until SIGTERM or Ctrl-C, which let it finish what it runs.
+
+    Everything else is set by environment variables: docs/configuration.md has them all.
+
+    ```text
+    streamfleet worker --model Qwen/Qwen2.5-7B-Instruct
+    streamfleet worker -m ./model -- --max-num-seqs 64 --enable-prefix-caching
+    streamfleet worker -m ./model --models ./model=chat,sql=sql -- --enable-lora --lora-modules sql=./sql-lora
+    VLLM_URL=http://localhost:8000 streamfleet worker
+    ```
+    """
+    from streamfleet.common.settings import load_all
+
+    settings = load_all(
+        redis_url=redis_url,
+        queue=queue,
+        engine=engine,
+        model=model,
+        engine_args=tuple(engine_args) if engine_args else None,
+        worker_name=name,
+        worker_models=models,
+    )
+    from streamfleet.worker.main import run_worker
+
+    raise typer.Exit(run_worker(*settings))
+
+
+def demo(
+    model_only: Annotated[
+        bool, typer.Option("--model-only", help="Make the model's folder, print its path, and start nothing.")
+    ] = False,
+) -> None:
+    """See it work: a Redis server, a worker with a small real model, requests in all four lanes.
+
+    Starts everything itself, on free ports, and stops it again. Needs the extras: `make demo` installs them.
+
+    ```text
+    streamfleet demo
+    streamfleet worker --model "$(streamfleet demo --model-only)"
+    ```
+    """
+    try:
+        if model_only:
+            from streamfleet.cli.demo.model import model_folder
+
+            out(str(model_folder(say)))
+            return
+        from streamfleet.cli.demo.run import demo as run_demo
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+    raise typer.Exit(run_demo())
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    """Error for a package that is not installed; a missing module of streamfleet itself is raised as it is."""
+    missing = error.name or ""
+    if missing.startswith("streamfleet"):
+        return error
+    return SettingsError(
+        f"the demo needs {missing}, which is not installed: run `make demo`, or pip install '.[demo,cpu]' in a clone"
+    )
 
 
 REQUESTS, OPERATIONS, PROCESSES = "Requests", "Operations", "Processes"

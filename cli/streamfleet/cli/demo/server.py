@@ -6,6 +6,7 @@ It is a Redis or Valkey server of this machine: on PATH, or in an installed whee
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import socket
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from streamfleet.cli.demo.parent import with_parent
 from streamfleet.common.errors import StreamfleetError
 
 START_TIMEOUT_S = 20.0
@@ -282,3 +282,27 @@ def _in_wheels() -> Iterator[Path]:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec else []:
             yield from sorted(Path(folder).glob(pattern))
+
+
+# Runs before the program: the kernel kills the program if its parent is killed.
+# A separate program, not preexec_fn, which may deadlock in a process with threads.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def with_parent(command: Sequence[str]) -> list[str]:
+    """Wrap a command so that it is killed when this process ends.
+
+    For Linux, the parent's end is the end of the thread that started the child, so start it in a long-lived thread.
+
+    Args:
+        command: the program's path, and its arguments.
+    """
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]

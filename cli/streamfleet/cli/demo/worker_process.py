@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from streamfleet.cli.demo.model import MODEL_NAME
-from streamfleet.cli.demo.parent import with_parent
+from streamfleet.cli.demo.server import with_parent
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.operator.broker import OperatorBroker
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,9 +44,8 @@ from streamfleet.gateway.batches.batch_parameters import (
     too_many_kept,
 )
 from streamfleet.gateway.batches.claimed_batch import Dependencies
-from streamfleet.gateway.batches.monitor import POLL_S, BatchMonitor
 from streamfleet.gateway.batches.scheduler import Scheduler
-from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming
+from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming, OpenBatch
 from streamfleet.gateway.broker.files import FileBroker
 from streamfleet.gateway.errors import SERVER, ApiError, retry_after
 from streamfleet.gateway.files.files import Files, too_many_files
@@ -67,6 +68,9 @@ INPUT = "job_input"
 """Purpose of an input that the gateway wrote, which callers do not see."""
 INPUT_KEPT_MS = 3_600_000
 """Lifetime of such an input without a batch: an open batch keeps its input."""
+WATCH_S = 3.0
+MOST_WATCHED = 500
+"""Most batches that one look reads, so that it stays cheap; more are counted as this many."""
 LISTED_AT_ONCE, LOOKED_AT_ONCE = 10, 500
 """A batch may have a hundred errors, which take time to parse; its endpoint alone takes none."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
@@ -122,7 +126,7 @@ class Batching:
         self.most_body_bytes = min(MOST_LINE_BYTES, queue_settings.max_body_bytes)
         dependencies = Dependencies(self.files, self.broker, queues, models, settings, self.most_body_bytes, budget)
         self.scheduler = Scheduler(dependencies, self._announce_end)
-        self._watching = Repeated(BatchMonitor(self.broker, self.scheduler).look, POLL_S, "batches_not_watched")
+        self._watching = Repeated(BatchMonitor(self.broker, self.scheduler).look, WATCH_S, "batches_not_watched")
         self._sweeping = Repeated(self.files.sweep, SWEEP_S, "files_not_cleared")
 
     def start(self) -> None:
@@ -360,3 +364,68 @@ def _new_record(
 
 def _conflict() -> Conflict:
     return Conflict("something else was asked for under this name")
+
+
+class Progress:
+    """Progress of the open batches, and when each last advanced. Pure.
+
+    A gateway that has just started knows no earlier progress, and takes the first state that it sees for an advance.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[tuple[bytes | None, ...], float]] = {}
+        self._moved_s = 0.0
+
+    def stalled_s(self, batches: Sequence[OpenBatch], now_s: float) -> float:
+        """Longest time any open batch has been stalled, in seconds; 0 if none is open.
+
+        Args:
+            batches: all open ones, as they are now. Batches that no gateway took yet wait for their turn, so they
+                count as stalled only since the last moment when any batch advanced or ended.
+            now_s: a monotonic clock.
+        """
+        now = {batch.id: batch for batch in batches}
+        if any(each not in now or now[each].progress != progress for each, (progress, _) in self._seen.items()):
+            self._moved_s = now_s
+        self._seen = {batch.id: self._since(batch, now_s) for batch in batches}
+        since = [self._seen[each][1] for each, batch in now.items() if batch.begun]
+        since += [max(self._seen[each][1], self._moved_s) for each, batch in now.items() if not batch.begun]
+        return now_s - min(since, default=now_s)
+
+    def _since(self, batch: OpenBatch, now_s: float) -> tuple[tuple[bytes | None, ...], float]:
+        before = self._seen.get(batch.id)
+        return before if before is not None and before[0] == batch.progress else (batch.progress, now_s)
+
+
+class BatchMonitor:
+    """Sets the gauges of the open batches.
+
+    Args:
+        broker: knows the batches.
+        scheduler: of this gateway.
+    """
+
+    def __init__(self, broker: BatchBroker, scheduler: Scheduler) -> None:
+        self._broker, self._scheduler = broker, scheduler
+        self._progress = Progress()
+
+    async def look(self) -> None:
+        """Set the gauges: to unknown if Redis does not answer, so that nobody takes old values for fresh ones."""
+        metrics.BATCHES_RUNNING.set(self._scheduler.running)
+        try:
+            batches = await self._broker.open_batches(MOST_WATCHED)
+        except Exception:
+            metrics.REDIS_UP.set(0)
+            metrics.BATCHES_OPEN.clear()
+            metrics.BATCHES_STALLED.set(math.nan)
+            raise
+        metrics.REDIS_UP.set(1)
+        counts = Counter(status_label(batch.status) for batch in batches)
+        for status in metrics.BATCH_STATUSES:
+            metrics.BATCHES_OPEN.labels(status).set(counts[status])
+        metrics.BATCHES_STALLED.set(self._progress.stalled_s(batches, asyncio.get_running_loop().time()))
+
+
+def status_label(status: str) -> str:
+    """Returns the status of an open batch, for a label."""
+    return status if status in metrics.BATCH_STATUSES else metrics.BATCH_ENDED

@@ -1,6 +1,7 @@
 """/v1/batch: endpoints of the simple service, prompts in and outputs out.
 
-Handlers read the body with `reading` and `prompts`, and run it with `sync` or `jobs`.
+Handlers read the body with `reading` and `prompts`, and run it with `sync`, or later as a job: a batch whose input the
+gateway writes and whose files it reads.
 """
 
 from __future__ import annotations
@@ -15,22 +16,24 @@ from fastapi.responses import JSONResponse
 
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.auth_context import AuthContext, authenticate
-from streamfleet.gateway.batch_records import JOB
-from streamfleet.gateway.batches.batch_parameters import choose_lane, read_naming
+from streamfleet.gateway.batch_records import JOB, BatchRecord, BatchStatus
+from streamfleet.gateway.batches.batch_parameters import BatchParameters, choose_lane, read_naming, read_window
 from streamfleet.gateway.batches.routes import cancel_batch, find_batch
+from streamfleet.gateway.batches.service import INPUT, INPUT_KEPT_MS
 from streamfleet.gateway.broker.api_keys import Held
+from streamfleet.gateway.broker.batches import Naming
 from streamfleet.gateway.disconnect import CallerLeft
 from streamfleet.gateway.document import IDEMPOTENCY, LANE, WAITING, answers, body, operation
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.routes import content_gone
 from streamfleet.gateway.files.store import ContentGone
 from streamfleet.gateway.inference import GRACE_S
-from streamfleet.gateway.offload import StreamedJson, encode, encode_all, offload
+from streamfleet.gateway.offload import StreamedJson, TimeSlice, encode, encode_all, offload
 from streamfleet.gateway.request_parameters import RequestParameters
-from streamfleet.gateway.simple import jobs
 from streamfleet.gateway.simple.prompts import (
     PromptParameters,
     has_results,
+    input_line,
     outputs_of,
     read_prompts,
     results_of,
@@ -44,6 +47,17 @@ router = APIRouter(tags=["simple service"])
 MOST_PROMPTS, MOST_CALL_BYTES = 1_000, 8_388_608
 """Most prompts of one call, and most bytes of its body, or of its requests together: larger jobs come as a file, which
 is stored while it arrives."""
+PENDING, PROCESSING, COMPLETED, FAILED = "pending", "processing", "completed", "failed"
+STATUSES = {
+    BatchStatus.VALIDATING: PENDING,
+    BatchStatus.IN_PROGRESS: PROCESSING,
+    BatchStatus.FINALIZING: PROCESSING,
+    BatchStatus.CANCELLING: PROCESSING,
+    BatchStatus.COMPLETED: COMPLETED,
+    BatchStatus.FAILED: FAILED,
+    BatchStatus.EXPIRED: FAILED,
+    BatchStatus.CANCELLED: FAILED,
+}
 _RESULTS, _JOB = answers("Results"), answers("Job")
 
 
@@ -92,9 +106,9 @@ async def later(request: Request) -> JSONResponse:
     context.show_lane(lane, Lane.LOW)
     await _check_model(context, asked.get("model"))
     naming = await offload(prompts.size_bytes, read_naming, request.headers, JOB, context.caller.owner, asked, lane)
-    job = await jobs.accept(context, prompts, lane, naming)
+    job = await accept(context, prompts, lane, naming)
     context.call.facts |= {"batch": job.id, "lane": lane.value}
-    return JSONResponse(jobs.job_object(job, job.created_ms), 202)
+    return JSONResponse(job_object(job, job.created_ms), 202)
 
 
 # This route has to precede the one that takes any id.
@@ -102,7 +116,7 @@ async def later(request: Request) -> JSONResponse:
 async def stats(request: Request) -> JSONResponse:
     """Statistics of the tenant's calls and jobs."""
     context = await authenticate(request)
-    open_jobs = Counter(map(jobs.simple_status, await context.batching.broker.open_jobs(context.tenant)))
+    open_jobs = Counter(STATUSES[each] for each in await context.batching.broker.open_jobs(context.tenant))
     found = await context.batching.broker.stats(context.tenant)
     names = ("sync_calls", "jobs", "prompts", "succeeded", "failed")
     counts = {name: found.get(name, 0) for name in names}
@@ -113,10 +127,10 @@ async def stats(request: Request) -> JSONResponse:
     return JSONResponse(
         {
             "object": "batch.stats",
-            "total_batches": calls + open_jobs[jobs.PENDING] + open_jobs[jobs.PROCESSING],
+            "total_batches": calls + open_jobs[PENDING] + open_jobs[PROCESSING],
             "completed": max(0, calls - found.get("failed_batches", 0)),
-            "pending": open_jobs[jobs.PENDING],
-            "processing": open_jobs[jobs.PROCESSING],
+            "pending": open_jobs[PENDING],
+            "processing": open_jobs[PROCESSING],
             **counts,
             "usage": summary["usage"],
             "mean_latency_ms": mean_ms,
@@ -131,7 +145,7 @@ async def job(request: Request, batch_id: str) -> Response:
     """A job, with its outputs once it has ended."""
     context = await authenticate(request)
     record = await find_batch(context, batch_id, JOB)
-    answer = jobs.job_object(record, await context.batching.broker.now_ms())
+    answer = job_object(record, await context.batching.broker.now_ms())
     if not record.status.ended:
         return StreamedJson(answer)
     answer["output_file_id"] = record.output_file_id if record.output_bytes else None
@@ -152,7 +166,72 @@ async def cancel(request: Request, batch_id: str) -> JSONResponse:
     """Cancel a job. Answers up to then are in its results."""
     context = await authenticate(request)
     record = await cancel_batch(context, batch_id, JOB)
-    return JSONResponse(jobs.job_object(record, await context.batching.broker.now_ms()))
+    return JSONResponse(job_object(record, await context.batching.broker.now_ms()))
+
+
+async def accept(context: AuthContext, prompts: PromptParameters, lane: Lane, naming: Naming | None) -> BatchRecord:
+    """Create a job that any gateway may take.
+
+    Raises:
+        InvalidRequest: its window or callback URL is refused.
+        StoreUnavailable, StreamfleetError: the job was not created.
+    """
+    files, window_ms = context.files, read_window(prompts.window)
+    await context.batching.check_callback(prompts.callback_url, context.tenant)
+    before = None if naming is None else await context.batching.find_named(naming)
+    if before is not None:
+        return before
+    upload, time_slice = await files.begin_upload(context.tenant), TimeSlice()
+    try:
+        for number, body in enumerate(prompts.bodies):
+            line = await offload(prompts.size_bytes // len(prompts.bodies), input_line, number, prompts.endpoint, body)
+            await upload.write(line)
+            await time_slice.yield_if_over()
+        await upload.close()
+        record = await files.add(upload, context.tenant, "prompts.jsonl", INPUT, INPUT_KEPT_MS)
+    except BaseException:
+        await asyncio.shield(upload.abort())
+        raise
+    parameters = BatchParameters(
+        record.id, prompts.endpoint, prompts.window, window_ms, prompts.metadata, prompts.callback_url
+    )
+    return await context.batching.accept_written(
+        record, parameters, context.caller, lane, naming, job=True, total=len(prompts.bodies)
+    )
+
+
+def status_of(job: BatchRecord) -> str:
+    """Returns pending, processing, completed or failed: failed if no prompt succeeded, or not all were run."""
+    if job.status is BatchStatus.COMPLETED and job.failed and not job.completed:
+        return FAILED
+    return STATUSES[job.status]
+
+
+def job_object(job: BatchRecord, now_ms: int) -> dict[str, Any]:
+    """Returns a job without its results."""
+    ended_ms = job.times.get(job.status) if job.status.ended else None
+    done = job.completed + job.failed
+    return {
+        "batch_id": job.id,
+        "id": job.id,
+        "object": "batch.job",
+        "status": status_of(job),
+        "reason": job.status.value if status_of(job) == FAILED else None,
+        "progress": done / job.total if job.total else 0.0,
+        "request_counts": {"total": job.total, "completed": job.completed, "failed": job.failed},
+        "outputs": None,
+        "created_at": job.created_ms // 1000,
+        "ended_at": None if ended_ms is None else ended_ms // 1000,
+        "expires_at": job.deadline_ms // 1000,
+        "metadata": job.metadata,
+        "errors": [dict(error) for error in job.errors] or None,
+        **totals(
+            job.prompt_tokens,
+            job.completion_tokens,
+            done,
+            max(0, (now_ms if ended_ms is None else ended_ms) - job.created_ms),
+        ),
+    }
 
 
 async def _read(context: AuthContext) -> tuple[Mapping[str, Any], PromptParameters]:
