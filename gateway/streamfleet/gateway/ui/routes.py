@@ -1,6 +1,6 @@
 """/ui: the page's files for everybody, its data and actions for operators.
 
-Each handler returns JSON from `session`, `search`, `dead_letters` or `operator.json_view`. Queue data needs an
+Each handler returns JSON from `session`, `search` or `operator.json_view`. Queue data needs an
 operator's key; where keys are off, only pages of other sites are refused.
 
 The files hold nothing secret, so no key is needed for them. The headers keep other sites out of the page; the checks
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, wraps
 from importlib import resources
@@ -29,14 +29,20 @@ from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, SERVER, ApiError
 from streamfleet.gateway.gateway import Gateway, gateway_of
 from streamfleet.gateway.offload import offload
-from streamfleet.gateway.ui import dead_letters, parameters
+from streamfleet.gateway.ui import parameters
 from streamfleet.gateway.ui.search import search
-from streamfleet.operator.json_view import trace_object
+from streamfleet.operator.broker import OperatorBroker
+from streamfleet.operator.dead_letters import DeadLetter, NotRequeued, read_letter
+from streamfleet.operator.dead_letters import requeue as requeue_letter
+from streamfleet.operator.json_view import letter_object, trace_object
 from streamfleet.operator.request_location import Trace, trace
 from streamfleet.operator.request_trace import not_found
-from streamfleet.operator.texts import line
+from streamfleet.operator.texts import SHORT_CHARS, line, passage
 
 MOST_BODY_BYTES = 65_536
+MOST_BYTES = 4_194_304
+"""Bytes of one page: dead letters contain the request's body."""
+GONE = "there is no such dead letter any more"
 Handler = Callable[..., Awaitable[dict[str, Any]]]
 # Only the page uses this JSON: its form may change at any time.
 router = APIRouter(tags=["ui"], include_in_schema=False)
@@ -189,7 +195,7 @@ async def dead(request: Request) -> dict[str, Any]:
     before, limit = parameters.read_before(request.query_params), parameters.read_limit(request.query_params)
     with gateway.ui_session.search_slot():
         broker = await gateway.ui_session.broker(queue)
-        page = await dead_letters.read_page(broker, before, limit)
+        found, following = await _dead_letters(broker, before, limit)
     now_ms, audit = await broker.now_ms(), await broker.audit(0)
     return {
         "object": "ui.dead",
@@ -197,12 +203,10 @@ async def dead(request: Request) -> dict[str, Any]:
         "now_ms": now_ms,
         "total": audit.dead_letters,
         "data": [
-            await offload(
-                len(dead_letter.original.get(b"body", b"")), dead_letters.dead_letter_object, dead_letter, now_ms
-            )
-            for dead_letter in page.dead_letters
+            await offload(len(dead_letter.original.get(b"body", b"")), _dead_letter_object, dead_letter, now_ms)
+            for dead_letter in found
         ],
-        "next": page.next,
+        "next": following,
     }
 
 
@@ -215,7 +219,9 @@ async def requeue(request: Request) -> dict[str, Any]:
     """Enqueue dead letters' requests again."""
     gateway, queue, asked = await _read_action(request)
     ids = parameters.read_dead_letter_ids(asked)
-    done = await dead_letters.requeue_all(await gateway.ui_session.broker(queue), ids)
+    broker = await gateway.ui_session.broker(queue)
+    now_ms = await broker.now_ms()
+    done = [await _requeue(broker, letter_id, now_ms) for letter_id in ids]
     gateway.ui_session.reading(queue).invalidate()
     return {"object": "ui.requeued", "done": sum(each["ok"] for each in done), "data": done}
 
@@ -305,6 +311,63 @@ def _queue(gateway: Gateway, name: str | None) -> str:
         text = f"this gateway serves no queue {line(name, 80)!r}, only {', '.join(queues)}"
         raise ApiError(404, text, "queue_not_found", param="queue", headers=NOT_AGAIN)
     return name
+
+
+async def _dead_letters(broker: OperatorBroker, before: str | None, limit: int) -> tuple[list[DeadLetter], str | None]:
+    """Returns some dead letters, newest first, and the id after which the next page begins; None for the last page.
+
+    Args:
+        broker: the queue.
+        before: only dead letters older than this id; None for the newest.
+        limit: most dead letters on the page.
+    """
+    dead_letters: list[DeadLetter] = []
+    size = 0
+    newest = "+" if before is None else f"({before}"
+    async for letter_id, fields in broker.stream_entries(broker.keys.dead, newest, limit + 1, newest_first=True):
+        if len(dead_letters) == limit or size > MOST_BYTES:
+            return dead_letters, dead_letters[-1].letter_id
+        dead_letters.append(read_letter(letter_id, fields))
+        size += sum(map(len, fields.values()))
+    return dead_letters, None
+
+
+def _dead_letter_object(dead_letter: DeadLetter, now_ms: int) -> dict[str, Any]:
+    """Returns a dead letter as JSON values, with the beginning of its body."""
+    return letter_object(dead_letter, now_ms) | {"body": passage(dead_letter.original.get(b"body"), SHORT_CHARS)}
+
+
+async def _requeue(broker: OperatorBroker, letter_id: str, now_ms: int) -> dict[str, Any]:
+    fields: Mapping[bytes, bytes] | None = await broker.dead_letter(letter_id)
+    if fields is None:
+        return _outcome(letter_id, error=GONE, code="gone")
+    dead_letter = read_letter(letter_id, fields)
+    try:
+        revived = await requeue_letter(broker, dead_letter, now_ms)
+    except NotRequeued as error:
+        return _outcome(letter_id, dead_letter, error=line(str(error)), code=error.code)
+    if revived is None:
+        return _outcome(letter_id, dead_letter, error=GONE, code="gone")
+    return _outcome(letter_id, dead_letter, *revived)
+
+
+def _outcome(
+    letter_id: str,
+    dead_letter: DeadLetter | None = None,
+    entry: str | None = None,
+    dropped: Sequence[str] = (),
+    error: str | None = None,
+    code: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "letter_id": letter_id,
+        "ok": error is None,
+        "request_id": line(dead_letter.request_id) if dead_letter else None,
+        "entry": entry,
+        "dropped": list(dropped),
+        "error": error,
+        "code": code,
+    }
 
 
 @dataclass(frozen=True, slots=True)
