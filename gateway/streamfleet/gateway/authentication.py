@@ -16,7 +16,7 @@ from starlette.requests import Request
 from streamfleet.common.clock import Clock
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.gateway.api_keys import KeyRecord, digest_of, looks_like_a_key
-from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Left, Verdict
+from streamfleet.gateway.broker.api_keys import GatewayBroker, Left, Verdict
 from streamfleet.gateway.call import call_of
 from streamfleet.gateway.errors import NOT_AGAIN, REFUSED, ApiError, retry_after
 from streamfleet.gateway.key_cache import KeyCache
@@ -130,7 +130,8 @@ class Authenticator:
         if call_of(request).anthropic:
             caller.now_ms = self._clock.now_ms()
         if admission.verdict is not Verdict.LET_IN:
-            raise _over_limit(caller, admission)
+            what = "requests" if admission.verdict is Verdict.NO_REQUEST_LEFT else "tokens"
+            raise _limit_reached(what, caller, admission.wait_ms)
         return caller
 
 
@@ -196,11 +197,6 @@ def _bearer_token(header: str | None) -> str:
 
 def _unauthorized(message: str) -> ApiError:
     return ApiError(401, f"{message}; {_NEXT}", "invalid_api_key", headers={"www-authenticate": "Bearer"}, reason="key")
-
-
-def _over_limit(caller: Caller, admission: Admission) -> ApiError:
-    what = "requests" if admission.verdict is Verdict.NO_REQUEST_LEFT else "tokens"
-    return _limit_reached(what, caller, admission.wait_ms)
 
 
 def _limit_reached(what: str, caller: Caller, wait_ms: int) -> ApiError:

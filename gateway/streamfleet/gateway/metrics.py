@@ -199,12 +199,6 @@ def begin() -> None:
     PlatformCollector(registry=REGISTRY)
 
 
-def export_limits(connections: int, deadline_ms: int) -> None:
-    """Export the limits that other metrics are compared with: most connections, and the default deadline in ms."""
-    CONNECTIONS_LIMIT.set(connections)
-    DEADLINE.set(deadline_ms / 1000)
-
-
 def observe_lag(chunk_id: str, now_ms: float) -> None:
     """Observe the time from Redis to this gateway for every fourth group of chunks, by its first chunk.
 

@@ -89,7 +89,8 @@ class Sender:
 
     async def judge_draft(self, drafted: Draft) -> tuple[Draft, Expected]:
         """Returns what is expected of a request, which asks for nothing in `if_late` any more."""
-        return await _judge_one(self._broker, drafted)
+        (expected,) = await self._broker.expected([_row(drafted, 0)])
+        return (await _judged(self._broker, drafted, expected) if drafted.if_late else drafted), expected
 
     async def enqueue_many(self, asks: Iterable[Ask | Mapping[str, Any]]) -> list[Handle]:
         """All of them, each call after the one before it was answered."""
@@ -272,16 +273,6 @@ async def judge(broker: ProducerBroker, drafts: Sequence[Draft]) -> list[Draft]:
     for first in range(0, len(drafts), MOST_AT_ONCE):
         judged += await _judge_some(broker, drafts[first : first + MOST_AT_ONCE], before)
     return judged
-
-
-async def _judge_one(broker: ProducerBroker, draft: Draft) -> tuple[Draft, Expected]:
-    """Returns one draft as `judge` does, and what is expected of it, in its own lane, whether it asks or not.
-
-    Raises:
-        LikelyLate: it is to be refused.
-    """
-    (expected,) = await broker.expected([_row(draft, 0)])
-    return (await _judged(broker, draft, expected) if draft.if_late else draft), expected
 
 
 async def _judge_some(

@@ -16,7 +16,7 @@ from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import Lane
 from streamfleet.gateway.batch_records import FILE, is_id, stored_metadata
 from streamfleet.gateway.broker.batches import Naming
-from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, ApiError, retry_after
+from streamfleet.gateway.errors import NOT_AGAIN, ApiError
 from streamfleet.gateway.files.upload import LEAST_KEPT_S, MOST_KEPT_S
 from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, Bounds, read_parameters, request_id
 
@@ -26,8 +26,6 @@ MOST_METADATA_BYTES = 16_384
 LEAST_WINDOW_MS, MOST_WINDOW_MS = 1_000, 604_800_000
 """Shortest and longest completion_window: a second, and a week, for which Redis remembers each line that is done."""
 USUAL_WINDOW = "24h"
-TOO_MUCH_S, CLEARING_S = 60, 2
-"""Seconds after which to try again, because a batch has to end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,13 @@ def read_batch_parameters(body: Mapping[str, Any]) -> BatchParameters:
     file_id = _read_text(body, "input_file_id")
     if not is_id(file_id, FILE):
         raise InvalidRequest(f"must be the id of an uploaded file, file-…, not {file_id[:40]!r}", "input_file_id")
+    endpoint = _read_text(body, "endpoint")
+    if endpoint not in BATCH_ENDPOINTS:
+        raise InvalidRequest(f"must be one of {', '.join(BATCH_ENDPOINTS)}, not {endpoint[:80]!r}", "endpoint")
     window = _read_text(body, "completion_window").strip()
     return BatchParameters(
         file_id,
-        _read_endpoint(_read_text(body, "endpoint")),
+        endpoint,
         window,
         read_window(window),
         read_metadata(body.get("metadata")),
@@ -84,13 +85,6 @@ def _read_output_kept(value: object) -> int:
     if type(seconds) is not int or not LEAST_KEPT_S <= seconds <= MOST_KEPT_S:
         raise InvalidRequest(f"must be {LEAST_KEPT_S} to {MOST_KEPT_S} seconds", f"{param}.seconds")
     return seconds * 1000
-
-
-def _read_endpoint(value: str) -> str:
-    """Returns the endpoint that all lines of a batch go to. Raises InvalidRequest."""
-    if value not in BATCH_ENDPOINTS:
-        raise InvalidRequest(f"must be one of {', '.join(BATCH_ENDPOINTS)}, not {value[:80]!r}", "endpoint")
-    return value
 
 
 def read_window(value: str, param: str = "completion_window") -> int:
@@ -158,32 +152,6 @@ def read_naming(
     for text in json.JSONEncoder(sort_keys=True).iterencode([asked, lane]):  # in steps: other threads run in between
         digest.update(text.encode())
     return Naming(f"{kind}{request_id(owner, key)}", digest.hexdigest())
-
-
-def over_token_quota(most_tokens: int) -> ApiError:
-    """Returns the refusal of a batch because the inputs of the tenant's open batches are too large together."""
-    text = f"the batches that have not ended may have about {most_tokens} tokens together; try again when one has ended"
-    return ApiError(
-        429, text, "token_limit_exceeded", LIMITED, "input_file_id", retry_after(TOO_MUCH_S), "batch_tokens"
-    )
-
-
-def too_many_batches(most: int) -> ApiError:
-    """Returns the refusal of a batch or job because too many of the tenant have not ended."""
-    text = f"{most} batches and jobs may be open, which have not ended; try again when one has ended"
-    return ApiError(429, text, "too_many_batches", LIMITED, headers=retry_after(TOO_MUCH_S), reason="batches")
-
-
-def too_many_kept(most: int) -> ApiError:
-    """Returns the refusal of a batch or job because more of the tenant are kept than one call may delete."""
-    text = f"more than {most} batches and jobs are kept, and not all that are too many could be deleted yet; try again"
-    return ApiError(429, text, "too_many_batches", LIMITED, headers=retry_after(CLEARING_S), reason="batches")
-
-
-def input_too_large(most_tokens: int) -> ApiError:
-    """Returns the refusal of an input that is larger than the limit for all open batches."""
-    text = f"this input is larger than all batches that have not ended may be, about {most_tokens} tokens: split it"
-    return ApiError(413, text, "batch_too_large", param="input_file_id", headers=NOT_AGAIN, reason="batch_tokens")
 
 
 def batch_not_kept() -> ApiError:

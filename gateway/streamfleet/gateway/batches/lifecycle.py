@@ -52,7 +52,6 @@ async def run_batch(claimed: ClaimedBatch, announce: Announce) -> None:
     """
     if not claimed.status.ended:
         try:
-            _check_stumbles(claimed)
             await _process(claimed)
         except InvalidBatch as invalid:
             await _end(claimed, invalid)
@@ -61,12 +60,9 @@ async def run_batch(claimed: ClaimedBatch, announce: Announce) -> None:
     await _announce_and_close(claimed, announce)
 
 
-def _check_stumbles(claimed: ClaimedBatch) -> None:
+async def _process(claimed: ClaimedBatch) -> None:
     if claimed.batch.stumbles >= MOST_STUMBLES:
         raise InvalidBatch("internal_error", "gateways gave up on this batch too often; their logs say why")
-
-
-async def _process(claimed: ClaimedBatch) -> None:
     if claimed.status is BatchStatus.VALIDATING:
         await _validate(claimed, expired=_late_ms(claimed) >= 0)
     if claimed.status is BatchStatus.IN_PROGRESS:

@@ -38,16 +38,12 @@ from streamfleet.gateway.batch_records import (
 from streamfleet.gateway.batches.batch_parameters import (
     BatchParameters,
     batch_not_kept,
-    input_too_large,
-    over_token_quota,
-    too_many_batches,
-    too_many_kept,
 )
 from streamfleet.gateway.batches.claimed_batch import Dependencies
 from streamfleet.gateway.batches.scheduler import Scheduler
 from streamfleet.gateway.broker.batches import AddCode, BatchBroker, Naming, OpenBatch
 from streamfleet.gateway.broker.files import FileBroker
-from streamfleet.gateway.errors import SERVER, ApiError, retry_after
+from streamfleet.gateway.errors import LIMITED, NOT_AGAIN, SERVER, ApiError, retry_after
 from streamfleet.gateway.files.files import Files, too_many_files
 from streamfleet.gateway.files.store import ContentGone, Store, StoreUnavailable
 from streamfleet.gateway.models import Models
@@ -71,6 +67,8 @@ INPUT_KEPT_MS = 3_600_000
 WATCH_S = 3.0
 MOST_WATCHED = 500
 """Most batches that one look reads, so that it stays cheap; more are counted as this many."""
+TOO_MUCH_S, CLEARING_S = 60, 2
+"""Seconds after which to try again, because a batch has to end first."""
 LISTED_AT_ONCE, LOOKED_AT_ONCE = 10, 500
 """A batch may have a hundred errors, which take time to parse; its endpoint alone takes none."""
 MOST_OUTPUT_BYTES, MOST_RESULT_BYTES = 16_384, 1_048_576
@@ -133,7 +131,8 @@ class Batching:
         """Run batches and delete expired files from now on."""
         if not self._store.shared:
             log.warning("files_are_local", why=LOCAL)
-        metrics.export_limits(self.settings.gateway_max_connections, self.settings.gateway_deadline_ms)
+        metrics.CONNECTIONS_LIMIT.set(self.settings.gateway_max_connections)
+        metrics.DEADLINE.set(self.settings.gateway_deadline_ms / 1000)
         self.scheduler.start()
         self._watching.start()
         self._sweeping.start()
@@ -225,15 +224,26 @@ class Batching:
         return batch
 
     async def _refusal(self, code: AddCode, input_file_id: str) -> Conflict | ApiError:
+        settings, later = self.settings, retry_after(TOO_MUCH_S)
         match code:
             case AddCode.CONFLICT:
                 return _conflict()
             case AddCode.TOO_MUCH:
-                return await self._quota_error(input_file_id, self.settings.gateway_batch_tokens_per_tenant)
+                file, most = await self.files.broker.file(input_file_id), settings.gateway_batch_tokens_per_tenant
+                if file is not None and file.bytes > most * BYTES_PER_TOKEN:
+                    text = f"this input is larger than all open batches may be, about {most} tokens: split it"
+                    headers, param = NOT_AGAIN, "input_file_id"
+                    return ApiError(413, text, "batch_too_large", param=param, headers=headers, reason="batch_tokens")
+                text = f"all open batches may have about {most} tokens together; try again when one has ended"
+                return ApiError(429, text, "token_limit_exceeded", LIMITED, "input_file_id", later, "batch_tokens")
             case AddCode.TOO_MANY_OPEN:
-                return too_many_batches(self.settings.gateway_batches_open_per_tenant)
+                most = settings.gateway_batches_open_per_tenant
+                text = f"{most} batches and jobs may be open, which have not ended; try again when one has ended"
+                return ApiError(429, text, "too_many_batches", LIMITED, headers=later, reason="batches")
             case AddCode.TOO_MANY_KEPT:
-                return too_many_kept(BATCHES_KEPT)
+                text = f"more than {BATCHES_KEPT} batches and jobs are kept, which are being deleted; try again"
+                headers = retry_after(CLEARING_S)
+                return ApiError(429, text, "too_many_batches", LIMITED, headers=headers, reason="batches")
             case _:
                 return too_many_files()
 
@@ -272,11 +282,6 @@ class Batching:
             if file is not None and file.tenant == batch.tenant:
                 await self.files.delete(file)
         await self.broker.forget(batch.tenant, batch.id, batch.named)
-
-    async def _quota_error(self, file_id: str, most_tokens: int) -> ApiError:
-        file = await self.files.broker.file(file_id)
-        alone = file is not None and file.bytes > most_tokens * BYTES_PER_TOKEN
-        return input_too_large(most_tokens) if alone else over_token_quota(most_tokens)
 
     async def list_batches(
         self, tenant: str, after: str, most: int, *, newest_first: bool = True, endpoint: str = ""
