@@ -306,7 +306,7 @@ def decode(
     given = read.get
     deadline_ms, ttl = given(b"deadline"), given(b"ttl")
     if deadline_ms is None and ttl is not None:
-        deadline_ms = ttl + (int(stream_id.split("-", 1)[0]) if enqueued_ms is None else enqueued_ms)
+        deadline_ms = ttl + (stream_ms(stream_id) if enqueued_ms is None else enqueued_ms)
     return Request(
         body,
         given(b"id") or f"{lane}:{stream_id}",
@@ -316,6 +316,11 @@ def decode(
         given(b"reply"),
         given(b"stream", False),
     )
+
+
+def stream_ms(stream_id: str) -> int:
+    """Time in a stream id, epoch ms: that of Redis when the entry was added."""
+    return int(stream_id.partition("-")[0])
 
 
 def digest(request: Request) -> str:

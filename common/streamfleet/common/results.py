@@ -105,7 +105,7 @@ def tokens_used(usage: Mapping[str, Any], name: str) -> int | None:
     used = usage.get(name)
     if used is None:
         used = usage.get(_IN_RESPONSES.get(name, name))
-    return used if isinstance(used, int) and 0 <= used <= MOST_TOKENS else None
+    return used if type(used) is int and 0 <= used <= MOST_TOKENS else None
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:

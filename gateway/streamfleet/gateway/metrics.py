@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
 from streamfleet.common import metrics as common
+from streamfleet.common.protocol import stream_ms
 from streamfleet.gateway.batch_records import BatchStatus
 from streamfleet.gateway.webhook_messages import Ending, Reason
 
@@ -207,7 +208,7 @@ def observe_lag(chunk_id: str, now_ms: float) -> None:
         now_ms: this machine's time, epoch ms.
     """
     if chunk_id.endswith(_FIRST_OF_ITS_GROUP) and next(_groups) % LAG_EVERY == 0:
-        STREAM_LAG.observe(max(0.0, now_ms - int(chunk_id.partition("-")[0])) / 1000)
+        STREAM_LAG.observe(max(0.0, now_ms - stream_ms(chunk_id)) / 1000)
 
 
 def endpoint_label(path: str) -> str:

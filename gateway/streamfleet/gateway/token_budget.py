@@ -17,7 +17,7 @@ import structlog
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.numbers import BYTES_PER_TOKEN, USUAL_OUTPUT, output_limit, sequences, whole
 from streamfleet.common.protocol import MESSAGES, RERANK, SCORE, Status
-from streamfleet.common.results import Result
+from streamfleet.common.results import Result, tokens_used
 from streamfleet.gateway.authentication import Caller, over_token_limit
 from streamfleet.gateway.background import Repeated
 from streamfleet.gateway.broker.api_keys import Due, GatewayBroker, Held, ReserveCode
@@ -110,7 +110,7 @@ def used_tokens(result: Result, reserved: Reservation | Due) -> int | None:
     A run that nobody counted is charged what its reservation guesses, so that none is free, or what was seen of its
     output if that is more; one that failed before its first token is charged its prompt.
     """
-    used = _count((result.usage or {}).get("total_tokens"))
+    used = tokens_used(result.usage or {}, "total_tokens")
     if used:
         return used
     if result.status is Status.CANCELLED and "entry" not in result.fields:
@@ -126,7 +126,7 @@ def used_tokens(result: Result, reserved: Reservation | Due) -> int | None:
 
 def _seen(result: Result) -> int:
     """Tokens that were seen of a run's output: its chunks, or four bytes each of its answer."""
-    return max(_count(result.fields.get("streamed")), len(result.fields.get("response", "")) // BYTES_PER_TOKEN)
+    return max(whole(result.fields.get("streamed")) or 0, len(result.fields.get("response", "")) // BYTES_PER_TOKEN)
 
 
 class TokenBudget:
@@ -273,9 +273,3 @@ def _listed(prompts: object) -> int:
     if not isinstance(prompts, list) or not prompts or isinstance(prompts[0], str | dict):
         return 0
     return sum(len(each) if isinstance(each, list) else 1 for each in prompts)
-
-
-def _count(value: object) -> int:
-    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9 else 0

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from streamfleet.common.keys import gateway_base
+from streamfleet.common.protocol import stream_ms
 from streamfleet.common.settings_gateway import WebhookSettings
 
 
@@ -234,7 +235,7 @@ class DeadWebhook:
     @property
     def written_ms(self) -> int:
         """Time at which it was given up, epoch ms."""
-        return int(self.letter_id.partition("-")[0])
+        return stream_ms(self.letter_id)
 
 
 def read_dead(letter_id: str, fields: Mapping[bytes, bytes]) -> DeadWebhook:

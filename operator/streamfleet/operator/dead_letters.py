@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfleet.common.errors import InvalidRequest, StreamfleetError
-from streamfleet.common.protocol import LANES, Lane, decode, digest, digest_of_bytes
+from streamfleet.common.protocol import LANES, Lane, decode, digest, digest_of_bytes, stream_ms
 from streamfleet.operator.broker import OperatorBroker
 from streamfleet.operator.broker.control import OUTSTANDING
 
@@ -55,7 +55,7 @@ class DeadLetter:
 
     @property
     def written_ms(self) -> int:
-        return int(self.letter_id.split("-", 1)[0])
+        return stream_ms(self.letter_id)
 
     @property
     def code(self) -> str:
@@ -114,7 +114,7 @@ def requeued_entry(letter: DeadLetter, now_ms: int) -> RequeuedEntry:
     lane, _, stream_id = letter.entry.partition(":")
     if lane not in LANES or not _STREAM_ID.fullmatch(stream_id) or not letter.original:
         raise NotRequeued(f"{letter.letter_id}: it has no lane or no fields of its own", "no_fields")
-    enqueued_ms = int(stream_id.split("-", 1)[0])
+    enqueued_ms = stream_ms(stream_id)
     limits = {
         b"deadline": _digits(letter.original.get(b"deadline")),
         b"ttl": _later(enqueued_ms, _digits(letter.original.get(b"ttl"))),

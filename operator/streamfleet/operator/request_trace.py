@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from streamfleet.common.durations import in_words
 from streamfleet.common.envelope import CARRIED, unknown_fields
 from streamfleet.common.keys import NOBODY
+from streamfleet.common.protocol import stream_ms
 from streamfleet.operator.commands.plain import plain
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.request_location import Place, Trace
@@ -144,7 +145,7 @@ def _waiting(now_ms: int, place: Place) -> tuple[str, str]:
 
 def _running(now_ms: int, place: Place) -> str:
     details, worker = place.details, place.worker
-    spans = [max(0.0, (now_ms - _id_ms(place.stream_id)) / 1000)]
+    spans = [max(0.0, (now_ms - stream_ms(place.stream_id)) / 1000)]
     if worker is not None and worker.oldest_held_s is not None:
         spans.append(worker.oldest_held_s)
     held = f"for at most {in_words(min(spans))}, renewed {in_words(details.idle_ms / 1000)} ago"
@@ -167,12 +168,8 @@ def _told(trace: Trace, fields: Mapping[str, str]) -> dict[str, bool]:
 
 def _enqueued_ms(trace: Trace) -> int | None:
     if trace.place is not None:
-        return _id_ms(trace.place.stream_id)
+        return stream_ms(trace.place.stream_id)
     return trace.result.moment("enqueued_ms") if trace.result else None
-
-
-def _id_ms(stream_id: str) -> int:
-    return int(stream_id.partition("-")[0])
 
 
 def _milliseconds(value: bytes | None) -> int | None:

@@ -21,7 +21,7 @@ from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCode, Expected, Submission
 from streamfleet.common.envelope import traceparent_of
 from streamfleet.common.errors import Conflict, InvalidRequest, LikelyLate, NotReplicated, QueueFull, StreamfleetError
-from streamfleet.common.protocol import LANES, Lane
+from streamfleet.common.protocol import LANES, Lane, stream_ms
 from streamfleet.common.settings import QueueSettings
 from streamfleet.producer.ask import DOWNGRADE, Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner
@@ -167,7 +167,7 @@ class Sender:
         """Rank of a request, epoch ms: its deadline, or what stands for one."""
         if deadline := item.fields.get("deadline"):
             return int(deadline)
-        came_ms, ttl = int(entry.partition(":")[2].partition("-")[0]), item.fields.get("ttl")
+        came_ms, ttl = stream_ms(entry.partition(":")[2]), item.fields.get("ttl")
         return came_ms + (int(ttl) if ttl else self._broker.limits.patience_ms)
 
     def _refusal(self, answered: _Answered) -> StreamfleetError:

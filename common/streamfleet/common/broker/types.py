@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from streamfleet.common.errors import InvalidRequest
-from streamfleet.common.protocol import LANES, Lane, Status, check_name
+from streamfleet.common.protocol import LANES, Lane, Status, check_name, stream_ms
 
 TOO_MANY_BYTES = "bytes"
 
@@ -199,7 +199,7 @@ class Claim:
     @property
     def enqueued_ms(self) -> int:
         """Time of enqueueing, epoch ms."""
-        return int(self.lease.stream_id.partition("-")[0]) if self.staged_ms is None else self.staged_ms
+        return stream_ms(self.lease.stream_id) if self.staged_ms is None else self.staged_ms
 
     @property
     def reply(self) -> str:

@@ -7,7 +7,6 @@ one script. So after a crash each line is recorded wholly or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from streamfleet.common.errors import StreamfleetError
 from streamfleet.common.protocol import Status
@@ -78,8 +77,8 @@ class Ledger:
         elif result.ok:
             usage = result.usage or {}
             for name in ("prompt_tokens", "completion_tokens"):
-                self._count(name, _whole(tokens_used(usage, name)))
-            self._count("cached_tokens", _whole(result.cached_tokens))
+                self._count(name, tokens_used(usage, name) or 0)
+            self._count("cached_tokens", result.cached_tokens)
             self._finish(number, "completed", self._output, answer_line(custom_id, result, ignored))
         else:
             self._finish(number, "failed", self._errors, answer_line(custom_id, result, ignored))
@@ -150,7 +149,3 @@ class Ledger:
 
     def _count(self, name: str, more: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + more
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else 0

@@ -14,7 +14,7 @@ from typing import Any
 from streamfleet.common import jsontext
 from streamfleet.common.errors import InvalidRequest, naming
 from streamfleet.common.protocol import CHAT, COMPLETIONS
-from streamfleet.common.results import Result
+from streamfleet.common.results import Result, tokens_used
 from streamfleet.gateway.batch_records import BatchRecord
 from streamfleet.gateway.batches.batch_parameters import read_callback, read_metadata
 from streamfleet.gateway.batches.lines import number_lines
@@ -185,7 +185,7 @@ def tokens_of(results: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     """Tokens of the prompts and of the answers, in all."""
     usages = [result["usage"] for result in results if isinstance(result["usage"], dict)]
     prompt, completion = (
-        sum(_whole(usage.get(name)) for usage in usages) for name in ("prompt_tokens", "completion_tokens")
+        sum(tokens_used(usage, name) or 0 for usage in usages) for name in ("prompt_tokens", "completion_tokens")
     )
     return prompt, completion
 
@@ -238,7 +238,3 @@ def _body(prompt: str, endpoint: str, system: str | None, shared: Mapping[str, A
         return {**shared, "prompt": prompt}
     messages = [] if system is None else [{"role": "system", "content": system}]
     return {**shared, "messages": [*messages, {"role": "user", "content": prompt}]}
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else 0

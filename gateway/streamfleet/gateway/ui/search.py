@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfleet.common.broker.producer import ProducerBroker
-from streamfleet.common.protocol import LANES, Lane, is_request_id
+from streamfleet.common.protocol import LANES, Lane, is_request_id, stream_ms
 from streamfleet.common.results import Result
 from streamfleet.gateway.broker.responses import PREFIX
 from streamfleet.operator.broker import OperatorBroker
@@ -227,7 +227,7 @@ def _entry_row(lane: Lane, stream_id: str, fields: Mapping[bytes, bytes], state:
         lane=lane.value,
         tenant=line_or_none(fields.get(b"tenant")),
         entry=entry,
-        enqueued_ms=int(stream_id.partition("-")[0]),
+        enqueued_ms=stream_ms(stream_id),
         size_bytes=len(fields.get(b"body", b"")),
     )
 
@@ -240,7 +240,7 @@ def _dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
         lane=named[0].value if named else None,
         tenant=line_or_none(dead_letter.original.get(b"tenant")),
         entry=line(dead_letter.entry) or None,
-        enqueued_ms=int(named[1].partition("-")[0]) if named else None,
+        enqueued_ms=stream_ms(named[1]) if named else None,
         worker=line_or_none(dead_letter.workers[-1]) if dead_letter.workers else None,
         size_bytes=len(dead_letter.original.get(b"body", b"")),
     )

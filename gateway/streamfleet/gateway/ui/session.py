@@ -13,7 +13,7 @@ from typing import Any
 
 from streamfleet.common.clock import Clock
 from streamfleet.common.errors import SettingsError, StreamfleetError
-from streamfleet.common.protocol import Lane
+from streamfleet.common.protocol import Lane, stream_ms
 from streamfleet.common.settings import QueueSettings
 from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway.errors import LIMITED, ApiError, retry_after
@@ -105,7 +105,7 @@ class QueueReader:
         entry = f"{lane}:{stream_id}"
         return {
             "entry": entry,
-            "waited_s": max(0.0, (now_ms - int(stream_id.partition("-")[0])) / 1000),
+            "waited_s": max(0.0, (now_ms - stream_ms(stream_id)) / 1000),
             "left_s": None if rank_ms > NO_DEADLINE_MS else (rank_ms - now_ms) / 1000,
             **self._heads.get(entry, {"id": None, "tenant": None, "bytes": None}),
         }

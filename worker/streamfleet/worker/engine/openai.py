@@ -19,7 +19,7 @@ import httpx
 
 from streamfleet.common import metrics
 from streamfleet.common.clock import Clock, SystemClock
-from streamfleet.common.numbers import BYTES_PER_TOKEN
+from streamfleet.common.numbers import BYTES_PER_TOKEN, whole
 from streamfleet.worker.engine.base import (
     Capacity,
     EngineAborted,
@@ -537,13 +537,9 @@ def _models(response: _Answer) -> dict[str, int | None]:
     """Names of the models that a server lists, with their context length if it tells."""
     try:
         listed = json.loads(response.content)["data"] if response.status_code == 200 else []
-        return {str(model["id"]): _length(model.get("max_model_len")) for model in listed}
+        return {str(model["id"]): whole(model.get("max_model_len")) for model in listed}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
-
-
-def _length(told: object) -> int | None:
-    return told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else None
 
 
 def _message(body: bytes) -> str:

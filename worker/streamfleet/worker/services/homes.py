@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from streamfleet.common.protocol import stream_ms
 from streamfleet.common.replies import labelled_lanes, mapping, number, ready_entries
 from streamfleet.worker.services.turn import Turn
 
@@ -71,7 +72,7 @@ async def _lost(turn: Turn, homes: Mapping[bytes, float], labelled: bytes | None
     ]
     firsts = await turn.ask(*(("ZRANGE", key, 0, FIRST - 1, "WITHSCORES") for _, key in sets))
     for (name, _), members in zip(sets, firsts, strict=True):
-        waits_ms = [now_ms - int(stream_id.partition("-")[0]) for stream_id, _ in ready_entries(members)]
+        waits_ms = [now_ms - stream_ms(stream_id) for stream_id, _ in ready_entries(members)]
         if any(not 0 <= ms < SILENT_MS for ms in waits_ms):  # below 0: an id that tells no time
             lost.append(name)
     return {name: state_of[name] for name in lost}

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamfleet.common.keys import GROUP
-from streamfleet.common.protocol import LANES, LEAST_WEIGHT, Lane
+from streamfleet.common.protocol import LANES, LEAST_WEIGHT, Lane, stream_ms
 from streamfleet.common.replies import entries, labelled_lanes, mapping, number, tenant_rule
 from streamfleet.worker.services.turn import Turn
 
@@ -116,7 +116,7 @@ async def _add_arrivals(
     each = 1.0
     if len(latest) == asked and (asked == MOST_LATEST or asked < came):
         # A burst does not go on.
-        lately = passed * asked / max(1, turn.now_ms - _ms(latest[-1][0]))
+        lately = passed * asked / max(1, turn.now_ms - stream_ms(latest[-1][0]))
         each = min(came, lately, max(MOST_LATEST, 4 * sum(who.values()) * passed / max(1, span))) / asked
     elif told["waits"] and known["waits"]:
         told["gone"] += came - len(latest)
@@ -124,7 +124,7 @@ async def _add_arrivals(
         deadline, ttl = (fields.get(name, b"") for name in (b"deadline", b"ttl"))
         span_ms = int(ttl) if _DIGITS.fullmatch(ttl) else turn.broker.limits.patience_ms
         if _DIGITS.fullmatch(deadline):
-            span_ms = int(deadline) - min(_ms(stream_id), turn.now_ms)
+            span_ms = int(deadline) - min(stream_ms(stream_id), turn.now_ms)
         kind, sender = str(math.floor(8 * math.log(max(1, span_ms)))), _hash(fields.get(b"tenant", b""))
         who[sender], spans[kind] = who.get(sender, 0) + each, spans.get(kind, 0) + each
     if latest:
@@ -171,7 +171,3 @@ def _weight(rule: bytes | None) -> float:
 
 def _hash(name: bytes) -> str:
     return hashlib.sha1(name, usedforsecurity=False).hexdigest()[:8]
-
-
-def _ms(stream_id: str) -> int:
-    return int(stream_id.partition("-")[0])
