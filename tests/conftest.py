@@ -46,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Start the long tests first if several processes run tests, which must agree on the tests' names."""
     if unstable := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"an address in the name of a test, which differs from process to process: {unstable}")
+    if "torch" in sys.modules:
+        raise pytest.UsageError("a test module imports torch: six seconds of CPU in each process")
     if hasattr(config, "workerinput"):
         from tests.scheduling import longest_first
 

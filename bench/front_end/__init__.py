@@ -27,7 +27,6 @@ from bench.engine.either_way import by_application
 from bench.engine.fed import Fed, fed
 from bench.engine.setup import EngineSetup, engine_setup
 from bench.engine.work import Body, bodies
-from bench.front_end.stub import PACE_VARIABLE, STEPS_VARIABLE
 from bench.front_end.tables import AGAINST, PACED, RENDERING, STEP_S, WHOLE, fill, key, lags, paced
 from bench.front_end.ways import (
     ASGI,
@@ -47,6 +46,11 @@ from bench.scripts.commits import environment, unpack
 from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.common.garbage import collect_rarely
 
+# Not in the stub: whoever imports that imports torch and vLLM, six seconds of CPU.
+PACE_VARIABLE = "BENCH_FRONT_END_PACE"
+"""Duration of a step: its base in µs, and what a prompt token and a sequence add to it in ns."""
+STEPS_VARIABLE = "BENCH_FRONT_END_STEPS"
+"""File that gets the length of each token's text, then for each step its end, epoch ms, and the requests new in it."""
 ARGUMENTS = (
     "--distributed-executor-backend=bench.front_end.stub.StubExecutor",
     "--load-format=dummy",

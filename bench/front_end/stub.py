@@ -19,10 +19,8 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import ModelRunnerOutput
 
-PACE_VARIABLE = "BENCH_FRONT_END_PACE"
-"""Duration of a step: its base in µs, and what a prompt token and a sequence add to it in ns."""
-STEPS_VARIABLE = "BENCH_FRONT_END_STEPS"
-"""File that gets the length of each token's text, then for each step its end, epoch ms, and the requests new in it."""
+from bench.front_end import PACE_VARIABLE, STEPS_VARIABLE
+
 H100 = "6500,22200,22200"
 """Llama 3 8B's shape on an H100: fits the figures of bare AsyncLLM in docs/gpu.md."""
 TEXT = (
