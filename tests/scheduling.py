@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 ENGINES = (
     "tests/contract/",
     "tests/e2e/test_bench_front_end.py",
-    "tests/e2e/test_compose.py",
+    "tests/e2e/test_compose.py::test_the_first_request_of_the_readme_is_answered[vllm",
     "tests/e2e/test_demo.py",
     "tests/e2e/test_vllm",
     "tests/unit/test_engine_vllm.py",

@@ -1,7 +1,8 @@
 """The services of compose.yaml as processes of this machine: commands, settings and files are their own.
 
 What the containers would give them is put in its place: addresses and ports of loopback for names, folders for volumes,
-and the folder of `make demo` for the model, which a container downloads.
+and the folder of `make demo` for the model, which a container downloads. `make test` has the simulated engine in place
+of vLLM.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from pathlib import Path
 
 import httpx
@@ -24,7 +26,7 @@ from tests.unit.test_compose import environment_of, mounts_of, services
 from tests.unit.test_dockerfile import DOCKERFILE, stages
 from tests.waiting import eventually_blocking
 
-pytestmark = [pytest.mark.needs_vllm, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FIRST_REQUEST = re.compile(r"^```sh\n(streamfleet enqueue --wait .*?)^```", re.MULTILINE | re.DOTALL)
@@ -37,11 +39,13 @@ class Host:
     Args:
         folder: gets volumes and logs.
         model: the worker's.
+        engine: the worker's.
     """
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, engine: str) -> None:
         self._folder, self._model = folder, model
-        self._services = services()
+        self._services = deepcopy(services())
+        self._services["worker"]["environment"]["STREAMFLEET_ENGINE"] = engine
         self.redis_port = free_port()
         self.ports: dict[str, str] = {}
 
@@ -109,9 +113,16 @@ class Host:
         return text.replace("redis:6379", f"127.0.0.1:{self.redis_port}").replace("0.0.0.0", "127.0.0.1")  # noqa: S104
 
 
-def test_the_first_request_of_the_readme_is_answered(tmp_path: Path, smollm2: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "answer"),
+    [
+        ("simulated", "[simulated]"),
+        pytest.param("vllm", "Paris", marks=[pytest.mark.needs_vllm, pytest.mark.long]),
+    ],
+)
+def test_the_first_request_of_the_readme_is_answered(tmp_path: Path, smollm2: Path, engine: str, answer: str) -> None:
     """By the command line from outside, and by HTTP with a key made inside."""
-    host = Host(tmp_path, smollm2)
+    host = Host(tmp_path, smollm2, engine)
     (first,) = FIRST_REQUEST.findall(README)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     outside = os.environ | {"PATH": path, "REDIS_URL": f"redis://127.0.0.1:{host.redis_port}"}
@@ -126,7 +137,7 @@ def test_the_first_request_of_the_readme_is_answered(tmp_path: Path, smollm2: Pa
         for name in ("redis", "exporter", "worker", "gateway"):
             stack.enter_context(host.running(name))
         host.wait_ready("worker", "STREAMFLEET_HEALTH_PORT")
-        assert "Paris" in shell(first)
+        assert answer in shell(first)
         host.wait_ready("gateway", "STREAMFLEET_GATEWAY_HEALTH_PORT")
         key = shell("streamfleet gateway keys create me").split()[-1]
         url = f"http://127.0.0.1:{host.ports['gateway STREAMFLEET_GATEWAY_PORT']}/v1"
