@@ -47,6 +47,7 @@ from tests.integration.k8s_network import End, allowed
 from tests.integration.k8s_programs import HELM, find_helm
 from tests.integration.k8s_rules import broken_rules
 from tests.integration.k8s_scaling import behavior_of, queues_asked
+from tests.sampled import sampled
 from tests.unit.deploy_page import names_of, refusal
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl and Helm first
@@ -166,7 +167,18 @@ def test_values_and_schema_name_the_same() -> None:
     assert set(said(VALUES)) <= {*KNOWN, ("pools",)}
 
 
-@pytest.mark.parametrize("steps", LEAVES, ids="/".join)
+TAKEN_WHOLE = {"sizes", "rollingUpdate"}
+"""Groups whose values no template names one by one."""
+
+
+def test_templates_name_every_value() -> None:
+    """The next test tries some of them; `make test-long` all."""
+    text = "\n".join(each.read_text(encoding="utf-8") for each in (K8S / "templates").rglob("*.*"))
+    ours = [steps for steps in LEAVES if not TAKEN_WHOLE & {*steps}]
+    assert [steps for steps in ours if not re.search(rf"\b{steps[-1]}\b", text)] == []
+
+
+@pytest.mark.parametrize("steps", sampled(LEAVES, 5), ids="/".join)
 def test_value_changes_what_is_rendered(steps: Steps) -> None:
     for number, values in enumerate(FLEETS):
         now = at(merged(VALUES, values), steps)
@@ -179,7 +191,7 @@ def test_value_changes_what_is_rendered(steps: Steps) -> None:
 OF_A_POOL = [steps for steps in LEAVES if steps[0] == "worker" and not isinstance(at(VALUES, steps), dict)]
 
 
-@pytest.mark.parametrize("steps", OF_A_POOL, ids="/".join)
+@pytest.mark.parametrize("steps", sampled(OF_A_POOL, 5), ids="/".join)
 def test_pool_has_a_value_of_its_own(steps: Steps) -> None:
     now, other = at(VALUES, steps), another(LEAVES[steps], at(VALUES, steps))
     expected = templated({"pools": {"a": {}, "b": nested(steps[1:], other)}})
@@ -283,7 +295,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "name"), WRONG, ids=lambda each: each if isinstance(each, str) else "")
-@pytest.mark.parametrize("helm", HELM)
+@pytest.mark.parametrize("helm", sampled(reversed(HELM), len(HELM)))
 def test_wrong_value_is_refused_with_its_name(values: dict[str, Any], name: str, helm: str) -> None:
     said = refused(values, helm)
     assert name in said or name.replace("/", ".") in said
