@@ -1,4 +1,4 @@
-"""The harness itself, in a bounded run: real Redis, real workers, real faults, nothing lost, nothing answered twice."""
+"""The harness itself: scenarios with every guard in place, and one without. `make fault` has the runs under load."""
 
 from __future__ import annotations
 
@@ -24,32 +24,14 @@ from tests.fault.stage import Stage
 from tests.long.others import NOISY, Others
 
 pytestmark = pytest.mark.kill
-SEED = 20_261
-NEVER = ("lost=0", "duplicate_results=0", "orphans=0", "violations=0")
-TRIED = ("fence", "told-once")
 
 
-def run(repository: Path, *words: str) -> list[str]:
-    """The words of the last line of a command that must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=repository, capture_output=True, text=True, check=False, timeout=280
-    )
-    print(done.stdout)
+@pytest.mark.timeout(300)
+def test_the_harness_notices_a_guard_that_was_taken_out(repository: Path) -> None:
+    command = [sys.executable, "-m", "tests.fault.mutants", "fence"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
-    return done.stdout.splitlines()[-1].split()
-
-
-@pytest.mark.timeout(300)
-def test_a_quick_run_loses_nothing(repository: Path) -> None:
-    figures = run(repository, "tests.fault", "--quick", "--seed", str(SEED))
-    assert set(NEVER) <= set(figures)
-    assert f"seed={SEED}" in figures
-
-
-@pytest.mark.timeout(300)
-def test_the_harness_notices_guards_that_were_taken_out(repository: Path) -> None:
-    figures = run(repository, "tests.fault.mutants", *TRIED)
-    assert figures[:2] == [f"mutants={len(TRIED)}", f"caught={len(TRIED)}"]
+    assert done.stdout.splitlines()[-1].split()[:2] == ["mutants=1", "caught=1"]
 
 
 @pytest.mark.parametrize("name", ["pull_answer_lost", "wake_up_lost", "password_changes"])

@@ -18,6 +18,7 @@ def test_one_server_is_asked_both_ways_by_turns() -> None:
     check(by_turns.measure(beside.simulated()[DIRECT], WORK, 2, MODEL))
 
 
+@pytest.mark.long
 def test_two_engines_are_asked_side_by_side() -> None:
     check(beside.measure(beside.simulated(), WORK, 2, MODEL))
 

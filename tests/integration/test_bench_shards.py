@@ -27,6 +27,7 @@ def test_a_fleet_is_seen_idle_and_under_load() -> None:
     assert fleet["pickup p50 ms"] > 0
 
 
+@pytest.mark.long
 def test_queues_on_masters_of_their_own_carry_more() -> None:
     part = cluster.measure(TINY, print)
     one, together, apart = part.tables[0].rows

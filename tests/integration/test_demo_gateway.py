@@ -77,6 +77,7 @@ def left(folder: Path) -> list[Path]:
     return list((folder / "tmp").iterdir())
 
 
+@pytest.mark.long
 def test_curl_the_sdk_a_batch_a_webhook_and_the_page(repository: Path, folder: Path) -> None:
     """It stays until it is interrupted, and ends well then."""
     with demo(repository, folder, "--wait") as process:

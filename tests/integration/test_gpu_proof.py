@@ -39,6 +39,7 @@ def test_the_pieces_of_the_worker() -> None:
     assert (found[KILL]["processes"], found[KILL]["left"]) == (1, 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_batch_sizes_with_the_utilisation_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "nvidia-smi"
