@@ -61,7 +61,9 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 @pytest.mark.kill
 def test_interrupted_and_started_again(
     redis_url: str, repository: Path, tmp_path: Path, out: Path, signum: int

@@ -45,7 +45,7 @@ def entries(url: str, lane: str) -> list[dict[str, str]]:
     return [fields for _, fields in found]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 @pytest.mark.kill
 def test_gzip_files_go_on_after_an_interruption(redis_url: str, repository: Path, tmp_path: Path, signum: int) -> None:
     text = (repository / "examples" / "prompts.jsonl").read_bytes()

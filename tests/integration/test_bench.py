@@ -10,14 +10,16 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from streamfleet.cli.requests.bench_load import Answer, run_step
-from tests.integration.cli_processes import WITHIN_S, Ended, command, environment, streamfleet
+from tests.integration.cli_processes import WITHIN_S, Ended, command, environment, piped, streamfleet
 from tests.integration.sse_server import Behaviour, sse_server
 from tests.integration.worker_process import Fleet, WorkerProcess
 from tests.waiting import eventually
@@ -25,12 +27,9 @@ from tests.waiting import eventually
 NOBODY = "redis://127.0.0.1:1"
 
 
-def bench(redis_url: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    words = command("bench", *arguments)
-    return subprocess.run(
-        words, env=environment(redis_url, **more), capture_output=True, text=True, timeout=WITHIN_S, check=False
-    )
+def bench(redis_url: str, *arguments: str) -> Ended:
+    """Run the command to its end, in a process of its own."""
+    return piped(redis_url, "bench", *arguments)
 
 
 def asked(url: str, *arguments: str, **more: str) -> Ended:
@@ -38,7 +37,7 @@ def asked(url: str, *arguments: str, **more: str) -> Ended:
     return streamfleet(NOBODY, "bench", "--url", url, *arguments, **more)
 
 
-def steps(ended: subprocess.CompletedProcess[str] | Ended) -> list[dict[str, Any]]:
+def steps(ended: Ended) -> list[dict[str, Any]]:
     """Figures of a command with --json that went well."""
     assert ended.returncode == 0, ended.stderr
     found: list[dict[str, Any]] = json.loads(ended.stdout)
@@ -262,7 +261,9 @@ async def test_a_client_that_waits_all_the_time_uses_no_core() -> None:
     assert found["client_cpu_percent"] < 50
 
 
-def test_the_busiest_gpu_is_shown_where_nvml_is_there(tmp_path: Path) -> None:
+def test_the_busiest_gpu_is_shown_where_nvml_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     (tmp_path / "pynvml.py").write_text(
         "from types import SimpleNamespace\n"
         "class NVMLError(Exception): pass\n"
@@ -273,10 +274,10 @@ def test_the_busiest_gpu_is_shown_where_nvml_is_there(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     with sse_server(Behaviour(wait_s=0.1)) as url:
-        (step,) = steps(bench(NOBODY, "--url", url, "-c", "1", "--json", PYTHONPATH=str(tmp_path)))
-        (tmp_path / "pynvml.py").write_text("def nvmlInit(): raise OSError('no driver')\n", encoding="utf-8")
-        (without,) = steps(bench(NOBODY, "--url", url, "-c", "1", "--json", PYTHONPATH=str(tmp_path)))
-        said = bench(NOBODY, "--url", url, "-c", "1").stderr.splitlines()
+        (step,) = steps(asked(url, "-c", "1", "--json"))
+        monkeypatch.setattr("pynvml.nvmlInit", mock.Mock(side_effect=OSError("no driver")))
+        (without,) = steps(asked(url, "-c", "1", "--json"))
+        said = asked(url, "-c", "1").stderr.splitlines()
     assert [line.split(":")[0] for line in said] == ["warming up with 1 requests", "1 at once"], "no line a request"
     assert step["gpu_percent"] == 75
     assert without["gpu_percent"] is None
@@ -314,7 +315,7 @@ def test_a_terminal_gets_a_table() -> None:
         words = command("bench", "--url", url, "-c", "1,2")
         process = subprocess.run(
             words,
-            env=environment(NOBODY, NO_COLOR="1", TERM="dumb"),
+            env=environment(NOBODY, NO_COLOR="1", TERM="dumb", LINES="50"),
             stdout=side,
             stderr=subprocess.PIPE,
             timeout=WITHIN_S,

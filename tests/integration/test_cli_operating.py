@@ -196,7 +196,7 @@ MISTYPED = {
 
 def test_doctor_and_audit_find_what_a_mistyped_xadd_made(any_redis_url: str, raw: redis.Redis) -> None:
     """Other programs' streams, and those of other queues that have workers, are none of their business."""
-    with started(any_redis_url, "worker", "--engine", "simulated", "--queue", "images", "--name", "w1"):
+    with worker(any_redis_url, settings={"STREAMFLEET_QUEUE": "images"}, workers="{images}:workers"):
         asked = ("--prompt", "hi", "--max-tokens", "2", "--queue", "images", "--stream")
         assert streamfleet(any_redis_url, "enqueue", *asked).returncode == 0
     assert raw.xadd("{images}:lane:high", {"body": "{}"}), "it waits for the next worker"
@@ -244,10 +244,8 @@ def test_doctor_warns_of_queues_that_wait_for_their_first_worker(any_redis_url: 
     never = "0 alive, 0 ready; 1 requests wait, and none has ever served this queue"
     assert level("chat-1", "workers") == ("warn", never, 0)
     assert streamfleet(any_redis_url, "audit", "--queue", "chat-1").returncode == 0
-    with started(any_redis_url, "worker", "--engine", "simulated", "--queue", "chat-1", "--name", "w1"):
-        eventually_blocking(
-            lambda: raw.exists("{chat-1}:lane:high") and raw.xinfo_groups("{chat-1}:lane:high"), WITHIN_S, "it serves"
-        )
+    with worker(any_redis_url, settings={"STREAMFLEET_QUEUE": "chat-1"}, workers="{chat-1}:workers"):
+        assert raw.xinfo_groups("{chat-1}:lane:high")
     raw.xadd("{chat-1}:lane:high", {"body": "{}"})
     assert level("chat-1", "workers")[::2] == ("fail", 1), "its worker has gone"
     assert level("chat-2", "mistyped")[::2] == ("warn", 0), "another digit is another queue"

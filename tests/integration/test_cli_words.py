@@ -78,8 +78,9 @@ def takes(option: str) -> list[str]:
     return [path for path, param in OPTIONS if option in param.opts]
 
 
-@pytest.mark.parametrize("path", takes("--redis-url"))
-@pytest.mark.parametrize("url", ["nonsense", "redis://127.0.0.1:1/x"])
+@pytest.mark.parametrize(
+    ("path", "url"), [("backlog", "redis://127.0.0.1:1/x"), *((path, "nonsense") for path in takes("--redis-url"))]
+)
 def test_a_wrong_url_is_named_as_it_was_given(path: str, url: str, tmp_path: Path) -> None:
     by_option = ended(path, tmp_path, "--redis-url", url)
     assert by_option.returncode == 2
@@ -91,12 +92,15 @@ def test_a_wrong_url_is_named_as_it_was_given(path: str, url: str, tmp_path: Pat
     assert "--redis-url" not in by_variable.stderr
 
 
-@pytest.mark.parametrize("given", [["--queue", "a{b"], ["--queue=a{b"], ["-q", "a{b"], ["-qa{b"]], ids=range(4))
-@pytest.mark.parametrize("path", takes("--queue"))
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        *(("backlog", each) for each in (["--queue=a{b"], ["-q", "a{b"], ["-qa{b"])),
+        *((path, ["--queue", "a{b"]) for path in takes("--queue")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
 def test_a_wrong_queue_is_named_as_it_was_given(path: str, given: list[str], tmp_path: Path) -> None:
-    arguments = ENOUGH.get(path, [])
-    if path == "plan":
-        pytest.skip("a profile comes first") if not arguments else None
     by_option = ended(path, tmp_path, *given)
     assert (by_option.returncode, by_option.stdout) == (2, "")
     assert by_option.stderr.startswith("streamfleet: --queue: "), by_option.stderr
