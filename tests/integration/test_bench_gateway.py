@@ -9,7 +9,7 @@ from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.many import MODEL
 from bench.gateway.work import Work
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
 WORK = Work(batch=4, batch_tokens=6, singles=6, single_tokens=3, warm_up=1)
 
@@ -18,7 +18,6 @@ def test_one_server_is_asked_both_ways_by_turns() -> None:
     check(by_turns.measure(beside.simulated()[DIRECT], WORK, 2, MODEL))
 
 
-@pytest.mark.long
 def test_two_engines_are_asked_side_by_side() -> None:
     check(beside.measure(beside.simulated(), WORK, 2, MODEL))
 

@@ -11,6 +11,7 @@ from bench.scripts import interval, verdict
 from bench.scripts.__main__ import main
 
 
+@pytest.mark.long
 def test_it_measures_calls_of_both_sides(tmp_path: Path) -> None:
     words = ["--against", "HEAD", "--quick", "--only", "return 1,pull of 8, sessions,retry_later of 64"]
     assert main([*words, "--out", str(tmp_path)]) == 0

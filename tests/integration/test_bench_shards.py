@@ -19,6 +19,7 @@ def test_requests_of_one_call_share_what_the_call_costs() -> None:
     assert each == sorted(each, reverse=True)
 
 
+@pytest.mark.long
 def test_a_fleet_is_seen_idle_and_under_load() -> None:
     (table,) = fleets.measure(TINY, print).tables
     (fleet,) = table.rows

@@ -351,6 +351,7 @@ class Flood:
         return self.files() == await self.named()
 
 
+@pytest.mark.long
 async def test_a_flood_of_responses_takes_what_its_tenant_may_have_and_nothing_of_others(
     flooded: Stage, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from bench.gateway.stage import staged
 from bench.gpu.pieces import ANSWERS, DRY_SIZES, KILL, ROUND, STREAMS, WORKER, Killable, batch_sizes, pieces, speed_of
 from streamfleet.cli.demo.model import MODEL_NAME
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 SIZES = replace(
     DRY_SIZES,
     at_once=(2, 6),
@@ -26,7 +27,6 @@ SIZES = replace(
 
 
 @pytest.mark.kill
-@pytest.mark.timeout(120)
 def test_the_pieces_of_the_worker() -> None:
     with staged({"STREAMFLEET_ENGINE": "simulated"}, module="tests.integration.simulated_smollm2") as stage:
         found = {each.name: each.measure(Killable(stage, None)) for each in pieces(SIZES) if each.engine == WORKER}
@@ -39,8 +39,6 @@ def test_the_pieces_of_the_worker() -> None:
     assert (found[KILL]["processes"], found[KILL]["left"]) == (1, 0)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(120)
 def test_batch_sizes_with_the_utilisation_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "nvidia-smi"
     driver.write_text("#!/bin/sh\necho 40\necho 60\nexec sleep 100\n")

@@ -118,6 +118,8 @@ def snippets() -> list[Snippet]:
 
 
 SNIPPETS = snippets()
+LATER = ("gateway.md", "start.md")
+"""Pages whose snippets are run by `make test-long`: the SDKs that they start are asked by other tests, too."""
 SHELL = [each for each in SNIPPETS if each.language in ("sh", "bash", "console")]
 
 
@@ -284,7 +286,13 @@ def lose_a_webhook(rows: redis.Redis) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    "snippet", [each for each in SNIPPETS if each.language != "yaml" and not each.why_not], ids=str
+    "snippet",
+    [
+        pytest.param(each, marks=[pytest.mark.long] if each.page in LATER else [])
+        for each in SNIPPETS
+        if each.language != "yaml" and not each.why_not
+    ],
+    ids=str,
 )
 def test_snippet_runs_as_it_stands(stage: Stage, snippet: Snippet) -> None:
     with redis.Redis.from_url(stage.environment["REDIS_URL"]) as rows:
