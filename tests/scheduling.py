@@ -13,20 +13,20 @@ from xdist.scheduler import LoadScopeScheduling
 ENGINES = (
     "tests/contract/",
     "tests/e2e/test_bench_front_end.py",
-    "tests/e2e/test_compose.py::test_the_first_request_of_the_readme_is_answered[vllm",
+    "tests/e2e/test_compose.py",
     "tests/e2e/test_demo.py",
     "tests/e2e/test_vllm",
     "tests/unit/test_engine_vllm.py",
 )
 """Two engines at once would share memory and cores that each takes for its own. To import vLLM takes 4 s."""
+MANIFESTS = ("tests/integration/test_k8s", "tests/unit/test_deploy_docs.py")
+"""All render the same overlays and examples: once, not once for each file."""
 COSTLY_FIXTURES = (
     "tests/e2e/test_packaging",
-    "tests/unit/test_deploy_docs.py",
     "tests/integration/test_gateway",
-    "tests/integration/test_k8s",
     "tests/integration/test_webhooks_gateway",
 )
-"""Tests that start or render something for the whole session: once, not once in each process."""
+"""Tests that start something for the whole session: once, not once in each process."""
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
@@ -51,5 +51,7 @@ def scope_of(nodeid: str) -> str:
     """The group that a test is of; its own id where it is of none."""
     if nodeid.startswith(ENGINES):
         return "engines"
+    if nodeid.startswith(MANIFESTS):
+        return "manifests"
     file, _, _ = nodeid.partition("::")
     return file if file.startswith(COSTLY_FIXTURES) else nodeid

@@ -151,6 +151,7 @@ def test_killed_master_is_replaced_and_follows_when_it_is_back(cluster: Cluster)
         assert client.get("before-crash") == "kept"
 
 
+@pytest.mark.long
 @needs_addresses
 def test_everything_starts_again_with_the_same_master(cluster: Cluster) -> None:
     master = settled(cluster)
@@ -167,6 +168,7 @@ def test_everything_starts_again_with_the_same_master(cluster: Cluster) -> None:
         assert client.get("before-outage") == "kept"
 
 
+@pytest.mark.long
 @needs_addresses
 def test_last_master_that_stays_away_is_replaced_by_hand_as_the_page_says(cluster: Cluster) -> None:
     write(cluster, "before-loss")
