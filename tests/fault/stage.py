@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from streamfleet.common import scripts
@@ -158,9 +156,3 @@ class Stage:
 def item(name: str, tokens: int, kind: Kind = Kind.GOOD) -> Item:
     """A request for a producer process."""
     return Item(name, name, kind, "normal", {"body": body(tokens)})
-
-
-def log_of(folder: Path, member: Member) -> list[dict[str, Any]]:
-    """A worker's log."""
-    path = folder / f"{member.name}.log"
-    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]

@@ -2,9 +2,7 @@
 
 import copy
 import os
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from streamfleet.common.settings import GROUPS, load_for_exporter, variable
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
-    K8S,
     Manifest,
     environment_of,
     kustomizations,
@@ -23,10 +20,8 @@ from tests.integration.k8s_manifests import (
     pod_of,
     pools,
     redis_secret,
-    render,
 )
-from tests.integration.k8s_rules import DEPLOY, broken_rules
-from tests.integration.k8s_scaling import unseen
+from tests.integration.k8s_rules import DEPLOY
 from tests.integration.k8s_schemas import CUSTOM, refusals
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
@@ -127,22 +122,3 @@ def test_mistake_in_a_monitor_is_found(spoil: Callable[[Manifest], object], find
         assert list(refusals(monitor)) == []
         spoil(monitor)
         assert [line for line in refusals(monitor) if finding in line]
-
-
-@pytest.mark.parametrize(
-    ("component", "right", "wrong"),
-    [
-        ("exporter", "component: exporter\n  pod", "component: exported\n  pod"),
-        ("exporter", "port: metrics", "port: health"),
-        ("worker", "replacement: default", "replacement: small"),
-    ],
-)
-def test_monitor_that_sees_nothing_is_found(tmp_path: Path, component: str, right: str, wrong: str) -> None:
-    folder = shutil.copytree(K8S, tmp_path / "k8s")
-    file = folder / f"components/pod-monitors/{component}-podmonitor.yaml"
-    text = file.read_text(encoding="utf-8")
-    assert right in text
-    file.write_text(text.replace(right, wrong), encoding="utf-8")
-    manifests = render(folder / "overlays" / MONITORED)
-    assert list(unseen(manifests))
-    assert [line for line in broken_rules(manifests) if line.startswith("monitors: ")]

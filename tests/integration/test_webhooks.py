@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ from streamfleet.gateway.webhooks.service import MOST_BODY_BYTES, Webhooks, open
 from streamfleet.gateway.webhooks.signing import Secret, encode_secrets, new_secret, rotate
 from streamfleet.gateway.webhooks.targets import NameUnknown, Resolver, resolve
 from tests.clocks import ClockAhead
+from tests.integration.forked import ForkedProcess
 from tests.integration.webhook_receiver import Came, Receiver, Say
 from tests.security.tls import Authority
 from tests.waiting import eventually
@@ -552,9 +551,8 @@ def doomed_gateway(url: str) -> Iterator[None]:
         f"STREAMFLEET_{name.upper()}": ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         for name, value in LOCAL.items()
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.webhook_process", url], env={**os.environ, **settings}
-    )
+    command = ["tests.integration.webhook_process", url]
+    process = ForkedProcess(command, {**os.environ, **settings}, Path(os.devnull))
     try:
         yield
     finally:
