@@ -13,7 +13,6 @@ import pytest
 from streamfleet.common.settings import GROUPS, WorkerSettings, load
 from tests.integration.k8s_manifests import (
     BASE,
-    base,
     only,
     render,
     worker,
@@ -22,23 +21,6 @@ from tests.integration.k8s_manifests import (
 from tests.integration.k8s_rules import schema
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
-
-
-def test_base_holds_what_a_fleet_needs() -> None:
-    assert sorted(each["kind"] for each in base()) == [
-        "ConfigMap",
-        "ConfigMap",
-        "Deployment",
-        "Deployment",
-        "NetworkPolicy",
-        "NetworkPolicy",
-        "NetworkPolicy",
-        "PodDisruptionBudget",
-        "Service",
-        "Service",
-        "ServiceAccount",
-        "StatefulSet",
-    ]
 
 
 PLANTED = {
@@ -96,13 +78,6 @@ def test_probes_ask_the_port_that_the_worker_serves() -> None:
     }
     for each in asked.values():
         assert ports[each["port"]] == int(worker_settings()["STREAMFLEET_HEALTH_PORT"])
-
-
-def test_gpu_request_equals_its_limit() -> None:
-    resources = worker()["resources"]
-    assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "1"
-    # Throttling would hold up lease renewals.
-    assert "cpu" not in resources["limits"]
 
 
 def test_settings_of_the_config_map_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
