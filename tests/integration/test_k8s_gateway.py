@@ -32,7 +32,7 @@ from tests.integration.k8s_manifests import (
     workloads,
 )
 from tests.integration.k8s_network import End, allowed
-from tests.integration.k8s_rules import DEPLOY, RULES, schema
+from tests.integration.k8s_rules import RULES, schema
 from tests.integration.k8s_schemas import refusals
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
@@ -108,9 +108,10 @@ def test_rules_hold_on_another_fleet(fleet: str) -> None:
     assert theirs.items() <= mine.items()
 
 
-def test_rules_hold_on_several_pools_as_the_page_says() -> None:
-    (block,) = (text for text in DEPLOY.split("```yaml\n")[1:] if "envFrom/0" in text)
-    more = block.partition("```")[0]
+def test_rules_hold_on_several_pools_as_their_overlay_says() -> None:
+    text = (K8S / "overlays/gpu-multi-pool/kustomization.yaml").read_text(encoding="utf-8")
+    _, mark, block = text.partition("# configMapGenerator:\n")
+    more = re.sub("^# ", "", mark + block, flags=re.MULTILINE)
     manifests = composed(fleet="overlays/gpu-multi-pool", more=more)
     assert broken(manifests) == []
     served = {

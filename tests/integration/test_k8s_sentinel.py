@@ -181,7 +181,7 @@ def test_last_master_that_stays_away_is_replaced_by_hand_as_the_page_says(cluste
     eventually_blocking(lambda: chosen.replication().get("role") == "slave", 20, "it waits for the lost master")
     eventually_blocking(lambda: all(down(pod) for pod in cluster.sentinels), 20, "the Sentinels take it for dead")
     assert cluster.named() == {lost.address}
-    by_hand = DEPLOY.partition("one master by hand, here\n")[2].partition("```sh\n")[2].partition("```")[0]
+    by_hand = DEPLOY.partition("one master by hand")[2].partition("```sh\n")[2].partition("```")[0]
     said = re.findall(r"^ *run (\S+) (.*)$", by_hand, re.MULTILINE)
     assert [words.split()[-1] for who, words in said] == ["ONE", "streamfleet", "2"]
     (_, promote), (_, forget), (_, watch) = said
