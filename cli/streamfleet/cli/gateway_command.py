@@ -59,7 +59,9 @@ def serve(
     redis_url: RedisUrl = None,
     queue: QueueName = None,
 ) -> None:
-    """Serve OpenAI's API over HTTP until SIGTERM or Ctrl-C: chat, completions, embeddings, models, streams.
+    """Serve OpenAI's and Anthropic's APIs over HTTP until SIGTERM or Ctrl-C.
+
+    Chat, messages, responses, embeddings, files, batches.
 
     Callers need an API key: `streamfleet gateway keys create`. Everything else is set by environment variables:
     docs/configuration.md has them all, docs/gateway.md what callers may send.

@@ -85,7 +85,7 @@ def worker(
         ),
     ] = None,
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C, which let it finish what it runs.
+    """Run a worker until SIGTERM or Ctrl-C, which drain it.
 
     Everything else is set by environment variables: docs/configuration.md has them all.
 

@@ -172,7 +172,7 @@ FIELDS = (
     RequestField(
         "session",
         _LABEL_RULE,
-        "What it belongs to, as a conversation: it runs where the cache of that is.",
+        "Its conversation: it runs on the worker that has it in its cache.",
         check_label,
         as_text,
         carried=True,

@@ -45,13 +45,15 @@ def batch(  # noqa: PLR0913 - each parameter is an option
             "--errors",
             metavar="FILE",
             dir_okay=False,
-            help="Failures. Default: OUT.errors.jsonl; stderr where OUT is -.",
+            help="Failures. Default: answers.errors.jsonl for answers.jsonl; stderr where OUT is -.",
         ),
     ] = None,
     lane: Annotated[Lane, typer.Option("--lane", "-l", help="Priority.")] = Lane.LOW,
     deadline: Annotated[
         str | None,
-        typer.Option("--deadline", help="When answers are worthless: a time, a span from now, or epoch ms."),
+        typer.Option(
+            "--deadline", help="Time after which answers are worthless: a time, a span from now, or epoch ms."
+        ),
     ] = None,
     if_late: Annotated[
         IfLate | None,

@@ -71,7 +71,9 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     lane: Annotated[Lane, typer.Option("--lane", "-l", help="Priority.")] = Lane.NORMAL,
     deadline: Annotated[
         str | None,
-        typer.Option("--deadline", help="When the answer is worthless: 2030-01-31T12:00:00Z, a span, or epoch ms."),
+        typer.Option(
+            "--deadline", help="Time after which the answer is worthless: 2030-01-31T12:00:00Z, a span, or epoch ms."
+        ),
     ] = None,
     ttl: Annotated[str | None, typer.Option("--ttl", help="The same, as a span from now: 30s, 10m, 2h.")] = None,
     if_late: Annotated[
@@ -93,7 +95,12 @@ def enqueue(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ] = False,
     stream: Annotated[bool, typer.Option("--stream", "-s", help="The same, while it comes.")] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="With --wait, --stream: for so many seconds at most.")
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0,
+            help="With --wait, --stream: seconds to wait; then status 1, and the request goes on. Default: for ever.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --wait: print the whole result. With --stream: each chunk, on a line.")

@@ -24,6 +24,8 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "cyan"
 def doctor(as_json: AsJson = False, redis_url: RedisUrl = None, queue: QueueName = None) -> None:
     """Examine Redis and the queue, and say what to change.
 
+    Run it where your producers run: it compares clocks.
+
     Looks at the server's version, eviction, memory, persistence and replication; at what the user of REDIS_URL may do;
     at clocks and the time of a ping; at the queue's keys, groups, workers, configuration and ages, at other queues
     beside it, and for streams that a mistyped XADD made. Changes nothing, and costs no more on a long queue. Each
