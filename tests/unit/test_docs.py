@@ -111,9 +111,9 @@ def test_every_variable_named_exists(repository: Path, pages: dict[Path, str], s
     files = {each for group in GROUPS for item in group.model_fields.items() for each in file_variables(*item, PREFIX)}
     page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
     others = re.findall(r"^\| `(\w+)` \|", page.partition("## Read by other programs")[2], re.MULTILINE)
-    # The last four belong to Redis's own pod, to Kubernetes, and to OpenAI's clients.
+    # These belong to Redis's own pod, to Kubernetes, and to OpenAI's and Anthropic's clients.
     known = {*settings, *aliases, *files, *others}
-    known |= {"REDIS_PASSWORD", "REDISCLI_AUTH", "STREAMFLEET_REDIS_PORT", "OPENAI_API_KEY"}
+    known |= {"REDIS_PASSWORD", "REDISCLI_AUTH", "STREAMFLEET_REDIS_PORT", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
     unknown = []
     for path, text in pages.items():
         named = {*re.findall(rf"\b{PREFIX}\w+", text), *re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)[`=]", text)}
