@@ -263,5 +263,5 @@ def test_time_grows_with_length_only(piece: str) -> None:
             weigh(text)
         return time.process_time() - begin
 
-    short, long = min(took(2_000) for _ in range(3)), min(took(32_000) for _ in range(3))
-    assert long < max(0.05, short * 16 * 8), "16 times for 16 times the length; were it by its square, 256 times"
+    # 16 times for 16 times the length; were it by its square, 256 times
+    assert any(took(32_000) < max(0.05, took(2_000) * 16 * 8) for _ in range(3))

@@ -103,6 +103,7 @@ async def test_who_takes_a_little_now_and_then_is_not() -> None:
         until = loop.time() + 1.5 * PATIENT_S
         while loop.time() < until:
             assert await asyncio.to_thread(connection.recv, 1 << 20)
+            await asyncio.sleep(0.1)
         assert cut() == before
 
 

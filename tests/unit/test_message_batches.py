@@ -122,7 +122,7 @@ BAD: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("step", [1, 10_000])
+@pytest.mark.parametrize("step", [7, 10_000])
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_body_names_the_field_and_the_request(name: str, step: int) -> None:
     body, param, code = BAD[name]

@@ -358,7 +358,7 @@ def test_no_body_that_is_read_takes_long_in_one_step(unit: str) -> None:
     most, ids = body('{"x":[', unit, "1]}", low), json.dumps({"input": [[123_456] * 200] * 1_000}).encode()
     gc.freeze()  # a collection would look at all that the tests hold
     try:
-        assert min(longest(most) for _ in range(3)) < 6 * max(0.008, min(longest(ids) for _ in range(3)))
+        assert any(longest(most) < 6 * max(0.008, longest(ids)) for _ in range(3))
     finally:
         gc.unfreeze()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -156,13 +157,12 @@ def refusal(url: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize(
     "base", ["redis://h", "rediss://h/1", "unix:///r.sock", "redis+sentinel://h/m", "redis+cluster://h"]
 )
-def test_each_option_of_redis_py_works_or_is_refused_by_its_name(base: str, name: str) -> None:
+def test_each_option_of_redis_py_works_or_is_refused_by_its_name(base: str) -> None:
     """`tests/integration/test_connection.py` uses those that work."""
-    for value in VALUES:
+    for name, value in product(PARAMETERS, VALUES):
         if refused := refusal(f"{base}?{name}={value}"):
             assert len(refused.splitlines()) == 1
             assert name in refused
