@@ -55,14 +55,20 @@ SEEN = pytest.StashKey[set[str]]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of several releases on the oldest and the newest; the first of a file and the marked on every one."""
+    """Run a test of several releases on the newest, and on the oldest where there is time for the long tests.
+
+    The first of a file and the marked ones run on every release.
+    """
     if SEVERAL not in metafunc.fixturenames:
         return
     found, seen = find_servers(), metafunc.config.stash.setdefault(SEEN, set())
     every = metafunc.module.__name__ not in seen or metafunc.definition.get_closest_marker("every_release")
     seen.add(metafunc.module.__name__)
     labels = required_releases(found) if every else outermost(found)
-    metafunc.parametrize(SEVERAL, labels, indirect=True, scope="session")
+    marks = {} if every else {OLD_RELEASE: pytest.mark.long}
+    metafunc.parametrize(
+        SEVERAL, [pytest.param(label, marks=marks.get(label, ())) for label in labels], indirect=True, scope="session"
+    )
 
 
 @pytest.fixture(scope="session")

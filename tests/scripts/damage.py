@@ -178,7 +178,7 @@ class Damaged:
             (code,) = await broker.complete(worker, [Completion(lease, Status.SUCCEEDED, {"usage": "{}"})])
             self.published[lease.request_id] += code == 1
         elif chance < 0.92:
-            await broker.retry_later(worker, [Retry(lease, self.chance.choice([0, 1_000, 30_000]), ERROR)], 10**6)
+            await broker.retry_later(worker, [Retry(lease, self.chance.choice([0, 1_000, 12_000]), ERROR)], 10**6)
         else:
             await broker.release(worker, [lease], gave_way=True, kept={lease: (f"run{self.clock.now}", 9)})
         held.remove(lease)

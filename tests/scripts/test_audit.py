@@ -109,6 +109,7 @@ async def test_what_does_not_add_up_is_said(queue: Queue, damage: tuple[str, ...
     assert any(words in problem for problem in (await queue.broker.audit()).problems())
 
 
+@pytest.mark.every_release
 async def test_entries_lost_before_they_were_seen_are_missed(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.command("XDEL", queue.keys.lane("high"), "1000-0")

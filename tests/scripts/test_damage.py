@@ -20,7 +20,7 @@ MENDED = (109, 810177)
 """Seeds of a restored `:firsts`, in which a home stands for which nothing waits, and of both keys with counters."""
 
 
-@pytest.mark.parametrize("seed", [*range(10), *MENDED])
+@pytest.mark.parametrize("seed", [*range(5), *MENDED])
 async def test_whatever_is_damaged_is_made_anew(redis_url: str, seed: int) -> None:
     await play(redis_url, seed)
 
@@ -29,7 +29,7 @@ DERIVED = sorted(set(Keys("q").typed(derived=True)) - {Keys("q").maintain})
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if at % 3 else []) for at, name in enumerate(DERIVED)]
+    "name", [pytest.param(name, marks=[pytest.mark.long] if at % 6 else []) for at, name in enumerate(DERIVED)]
 )
 async def test_each_key_alone_is_made_anew_once_it_is_deleted(redis_url: str, name: str) -> None:
     async with open_queue(redis_url) as queue:

@@ -96,6 +96,7 @@ async def test_an_earlier_deadline_has_a_shorter_time(queue: Queue) -> None:
     assert (await fleet.expected(deadline=NOW + 20_000)).place == 0
 
 
+@pytest.mark.every_release
 async def test_more_urgent_lanes_go_first_with_what_still_comes(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100)

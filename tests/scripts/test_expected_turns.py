@@ -199,6 +199,7 @@ async def test_who_comes_with_an_earlier_deadline_goes_first(queue: Queue) -> No
     assert near.wait_ms == ((near.place or 0) + 1) * 200
 
 
+@pytest.mark.every_release
 async def test_tenants_that_send_meanwhile_have_their_turns(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 300, tenant="big")

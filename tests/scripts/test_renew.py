@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streamfleet.common.broker.types import RenewCode
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import Queue
@@ -64,6 +66,7 @@ async def test_a_cancelled_request_is_renewed_and_said_to_be_answered(queue: Que
     assert await queue.dump() == before
 
 
+@pytest.mark.every_release
 async def test_an_entry_deleted_by_hand_is_not_lost_to_the_books(queue: Queue) -> None:
     lease = await queue.running()
     await queue.command("XDEL", queue.keys.lane("high"), "1000-0")

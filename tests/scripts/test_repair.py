@@ -53,6 +53,7 @@ async def test_what_loses_no_body_is_mended_and_every_request_has_one_result(que
     assert await drained(scene) == ALL_DONE
 
 
+@pytest.mark.every_release
 @pytest.mark.parametrize("name", LOST)
 async def test_what_lost_its_body_is_counted_and_answered(queue: Queue, name: str) -> None:
     kinds, lost, spoil = LOST[name]
@@ -321,6 +322,7 @@ async def test_consumers_of_workers_that_nobody_knows_are_found_once_they_are_si
     assert await queue.broker.deregister(silent_ms=0) == 0
 
 
+@pytest.mark.every_release
 async def test_counters_are_right_after_several_kinds_of_damage_at_once(queue: Queue) -> None:
     """Otherwise entries that skipped the staging and entries that vanished unseen hide each other in a mere sum."""
     scene = await build(queue)

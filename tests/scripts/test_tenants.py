@@ -318,6 +318,7 @@ async def test_work_lost_with_a_worker_is_counted_and_not_charged(queue: Queue) 
     assert record(await queue.dump(), "a") == {"lost": 109}
 
 
+@pytest.mark.every_release
 async def test_a_renewal_leaves_the_charge_of_a_deleted_entry_to_the_upkeep(queue: Queue) -> None:
     lease = await queue.running(tenant="a", deadline=FAR, body=asking(100))
     await queue.command("XDEL", queue.keys.lane("high"), lease.stream_id)
