@@ -36,7 +36,7 @@ from tests.scripts.mutants import (
     tokens,
     webhooks,
 )
-from tests.scripts.mutants.mutant import HISTORY, LABELLED, MARK, Mutant, taken_out, without
+from tests.scripts.mutants.mutant import HISTORY, LABELLED, MARK, VERBS, Mutant, taken_out, without
 from tests.scripts.test_histories import LENGTH, play
 from tests.scripts.test_labelled_histories import play as play_labelled
 from tests.shifted_clock import ShiftedServer, no_shifting
@@ -90,7 +90,19 @@ def test_a_mark_covers_its_statement_in_any_layout(statement: str) -> None:
     assert without(f"a()\n-- @guard it\n{statement}\nb()\n", "it") == "a()\n-- @guard it\nb()\n"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.guard)
+def test_every_mutant_changes_a_script_and_names_a_test_that_exists() -> None:
+    texts = [scripts.source(verb) for verb in VERBS]
+    assert [
+        mutant.guard for mutant in MUTANTS if not mutant.marked_by and not any(mutant.old in each for each in texts)
+    ] == []
+    assert all(map(callable, map(named_test, {mutant.caught_by for mutant in MUTANTS} - {HISTORY, LABELLED})))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(mutant, marks=[pytest.mark.long] if at % 8 else []) for at, mutant in enumerate(MUTANTS)],
+    ids=lambda mutant: mutant.guard,
+)
 async def test_a_guard_taken_out_is_noticed(
     mutant: Mutant, redis_server: RedisServer, record_property: Callable[[str, object], None]
 ) -> None:
@@ -113,10 +125,15 @@ async def history_that_fails(mutant: Mutant, url: str) -> str:
     return ""
 
 
+def named_test(caught_by: str) -> Test:
+    module, _, name = caught_by.partition(".")
+    test: Test = getattr(importlib.import_module(f"tests.scripts.test_{module}"), f"test_{name}")
+    return test
+
+
 async def verb_test_that_fails(mutant: Mutant, url: str) -> str:
     """The test that notices; empty when it does not."""
-    module, _, name = mutant.caught_by.partition(".")
-    test: Test = getattr(importlib.import_module(f"tests.scripts.test_{module}"), f"test_{name}")
+    test = named_test(mutant.caught_by)
     asked = inspect.signature(test).parameters
     if "redis_url" in asked:
         return mutant.caught_by if await _fails(test(url)) else ""
