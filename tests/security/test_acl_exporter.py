@@ -22,15 +22,15 @@ async def fill(guarded: Guarded) -> None:
         await fleet.pull("w2", 0)
 
 
-def test_as_an_operator_it_sees_everything(any_guarded: Guarded) -> None:
-    asyncio.run(fill(any_guarded))
-    with exporter(any_guarded.enlist(Role.OPERATOR, DEFAULT)) as exporting:
+def test_as_an_operator_it_sees_everything(guarded: Guarded) -> None:
+    asyncio.run(fill(guarded))
+    with exporter(guarded.enlist(Role.OPERATOR, DEFAULT)) as exporting:
         page = exporting.get()
         assert exporting.get("/readyz").status == 200
     assert page.value("streamfleet_exporter_up") == 1
     assert page.value("streamfleet_queue_ready", lane="high") == 1
     assert page.value("streamfleet_queue_workers", state="ready") == 1
-    with any_guarded.admin() as admin:
+    with guarded.admin() as admin:
         assert refusals(admin.execute_command("ACL", "LOG"), Role.OPERATOR) == []
 
 

@@ -121,9 +121,9 @@ SUBCOMMANDS = {
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("queue", [QUEUE, "odd*[a]?\\^(b)"])
-def test_what_is_allowed_is_what_was_granted(any_guarded: Guarded, role: Role, queue: str) -> None:
+def test_what_is_allowed_is_what_was_granted(guarded: Guarded, role: Role, queue: str) -> None:
     """Each command on each key, as the server itself judges it: the grants, and not one more."""
-    any_guarded.enlist(role, queue)
+    guarded.enlist(role, queue)
     keys = all_keys(queue)
     granted = {
         (command.upper(), key)
@@ -134,7 +134,7 @@ def test_what_is_allowed_is_what_was_granted(any_guarded: Guarded, role: Role, q
     }
     lines = {name: SPECIAL.get(name, f"{name} {{key}} {rest}") for name, rest in SHAPES.items()} | SUBCOMMANDS
     pairs = [(name, key) for name in lines for some in keys.values() for key in some]
-    with any_guarded.admin() as admin, admin.pipeline(transaction=False) as pipe:
+    with guarded.admin() as admin, admin.pipeline(transaction=False) as pipe:
         for name, key in pairs:
             words = [key if word == "{key}" else word for word in lines[name].split()]
             pipe.execute_command("ACL", "DRYRUN", role, *words)

@@ -25,12 +25,12 @@ DEFAULT = "default"
 
 
 @pytest.fixture
-def urls(any_guarded: Guarded) -> dict[Role, str]:
+def urls(guarded: Guarded) -> dict[Role, str]:
     """Returns the URLs at which the user of each role logs in, for the queue `default`."""
-    return {role: any_guarded.enlist(role, DEFAULT) for role in Role}
+    return {role: guarded.enlist(role, DEFAULT) for role in Role}
 
 
-def test_a_fleet_works_with_every_part_in_its_role(any_guarded: Guarded, urls: dict[Role, str], tmp_path: Path) -> None:
+def test_a_fleet_works_with_every_part_in_its_role(guarded: Guarded, urls: dict[Role, str], tmp_path: Path) -> None:
     # A long lease: what renewals tell a worker of a cancel would come too late for this test.
     worker = WorkerProcess(urls[Role.WORKER], tmp_path, "w1", lease_ms=120_000)
     try:
@@ -42,7 +42,7 @@ def test_a_fleet_works_with_every_part_in_its_role(any_guarded: Guarded, urls: d
         assert "lacks a permission" not in worker.printed()
     finally:
         worker.destroy()
-    with any_guarded.admin() as admin:
+    with guarded.admin() as admin:
         said = admin.execute_command("ACL", "LOG")
     assert {role: refusals(said, role) for role in Role} == EXPECTED
 

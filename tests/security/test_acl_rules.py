@@ -118,9 +118,9 @@ def test_redis_6_2_refuses_the_rules_and_the_command_says_so() -> None:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_the_command_for_redis_cli_is_one_that_the_server_takes(any_guarded: Guarded, role: Role) -> None:
+def test_the_command_for_redis_cli_is_one_that_the_server_takes(guarded: Guarded, role: Role) -> None:
     printed = streamfleet("", "acl", "--role", str(role), "--setuser", "--user", "me", "-q", "odd*[a]").stdout
-    with any_guarded.admin() as admin:
+    with guarded.admin() as admin:
         admin.execute_command(*printed.split())  # as redis-cli takes it apart: nothing in it is quoted
         listed = next(line for line in admin.execute_command("ACL", "LIST") if line.startswith("user me "))
         admin.execute_command("ACL", "SETUSER", "me2", "reset", *rules(role, Patterns(Keys("odd*[a]"))))
@@ -129,11 +129,11 @@ def test_the_command_for_redis_cli_is_one_that_the_server_takes(any_guarded: Gua
         admin.execute_command("ACL", "DELUSER", "me", "me2")
 
 
-def test_a_producer_of_some_lanes_has_only_those(any_guarded: Guarded) -> None:
+def test_a_producer_of_some_lanes_has_only_those(guarded: Guarded) -> None:
     printed = streamfleet("", "acl", "--role", "producer", "-l", "low", "-l", "normal", "-q", "q", "--setuser").stdout
-    with any_guarded.admin() as admin:
+    with guarded.admin() as admin:
         admin.execute_command(*printed.split(), ">pw")
-    with redis.Redis(port=any_guarded.server.port, username="streamfleet-producer", password="pw") as me:
+    with redis.Redis(port=guarded.server.port, username="streamfleet-producer", password="pw") as me:
         assert me.xadd("{q}:lane:low", {"body": "{}"})
         with pytest.raises(redis.exceptions.NoPermissionError):
             me.xadd("{q}:lane:critical", {"body": "{}"})

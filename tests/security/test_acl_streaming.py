@@ -18,12 +18,12 @@ CHUNK = b'{"choices": [{"index": 0, "text": "hi"}]}'
 
 
 async def test_a_producer_is_told_of_streams_that_it_opens_while_it_reads_others(
-    any_guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, long in (("QUIET_S", 60), ("BLOCK_MS", 60_000)):  # it is told, and does not find them when looking
         monkeypatch.setattr(f"streamfleet.producer.feeds.{name}", long)
-    url = any_guarded.enlist(Role.PRODUCER)
-    async with any_guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
+    url = guarded.enlist(Role.PRODUCER)
+    async with guarded.broker() as fleet, Client(url, QUEUE, patience_s=0) as client:
         handles = [await client.enqueue({"prompt": "hi"}, id=f"r-{number}", stream=True) for number in range(4)]
         leases = [claim.lease for claim in (await fleet.pull("w1", 4)).claims]
         reading = []
@@ -36,7 +36,7 @@ async def test_a_producer_is_told_of_streams_that_it_opens_while_it_reads_others
             done = Completion(lease, Status.SUCCEEDED, {"response": "{}", "streamed": 1}, "", "")
             assert await fleet.complete("w1", [done]) == [1]
             assert await asyncio.wait_for(texts_of, 20) == ["hi"]
-    with any_guarded.admin() as admin:
+    with guarded.admin() as admin:
         refused = [row for row in admin.acl_log() if row["username"] == Role.PRODUCER]
     assert {row["object"] for row in refused} <= {"client|unblock", "client|setinfo"}
 

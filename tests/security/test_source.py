@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,10 +39,10 @@ LUA = re.compile(r"\b(?:loadstring|load|loadfile|dofile|setfenv|require)\s*[(\"'
 SOURCES = ("common", "producer", "worker", "gateway", "cli", "tools")
 
 
-def trees(repository: Path) -> Iterator[tuple[str, ast.AST]]:
-    for root in SOURCES:
-        for path in sorted((repository / root).rglob("*.py")):
-            yield str(path.relative_to(repository)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees(repository: Path) -> list[tuple[str, ast.AST]]:
+    paths = [path for root in SOURCES for path in sorted((repository / root).rglob("*.py"))]
+    return [(str(path.relative_to(repository)), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def dangers(tree: ast.AST) -> list[str]:
@@ -71,7 +71,7 @@ def called(node: ast.Call) -> list[str]:
 
 
 def test_no_source_turns_data_into_code(repository: Path) -> None:
-    seen = list(trees(repository))
+    seen = trees(repository)
     assert len(seen) > 80
     assert {name: found for name, tree in seen if (found := dangers(tree))} == {}
 
