@@ -75,7 +75,9 @@ def test_reasons() -> None:
     assert "deadline: too late" in page(letter)
 
 
-@pytest.mark.parametrize("error", [b"", b"{", b"[]", b'"x"', b'{"error": 1}', b"\xff"])
+@pytest.mark.parametrize(
+    "error", [b"", b"{", b"[]", b'"x"', b'{"error": 1}', b'{"error": {"message": 5, "param": 1}}', b"\xff"]
+)
 def test_reads_whatever_stands_there(error: bytes) -> None:
     letter = read_letter("1-0", LETTER | {b"_error": error, b"_attempts": b"many", b"body": b"\xff\xfe"})
     assert letter.attempts == 0

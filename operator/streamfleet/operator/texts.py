@@ -11,6 +11,7 @@ from typing import Any
 
 from streamfleet.common import jsontext
 from streamfleet.common.envelope import MAX_META_BYTES
+from streamfleet.common.errors import naming
 from streamfleet.common.results import cached_tokens
 from streamfleet.operator.commands.plain import plain
 
@@ -69,8 +70,7 @@ def error_of(error: Mapping[str, Any] | None) -> dict[str, str | None] | None:
 def reason_of(error: Mapping[str, Any] | None) -> str:
     """Returns the message of an error, with the wrong field if it names one."""
     said = error_of(error) or {}
-    message = said.get("message") or "no message"
-    return f"{said['param']}: {message}" if said.get("param") else message
+    return naming(said.get("message") or "no message", said.get("param"))
 
 
 def usage_of(usage: Mapping[str, Any] | None) -> dict[str, int] | None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamfleet.common.durations import in_words
-from streamfleet.common.errors import naming
 from streamfleet.operator.commands.fitted_table import FittedTable
 from streamfleet.operator.commands.plain import cell, plain
 from streamfleet.operator.dead_letters import DeadLetter
 from streamfleet.operator.json_view import letter_object
+from streamfleet.operator.texts import reason_of
 
 
 def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
@@ -25,7 +25,7 @@ def table(letters: Sequence[DeadLetter], now_ms: int) -> FittedTable:
             cell(letter.entry.partition(":")[0]),
             str(letter.attempts),
             in_words(max(0.0, (now_ms - letter.written_ms) / 1000)),
-            cell(reason(letter)),
+            cell(reason_of(letter.error)),
         )
     return result
 
@@ -38,7 +38,7 @@ def page(letter: DeadLetter) -> str:
         f"status       {plain(letter.status)}",
         f"entry        {plain(letter.entry)}",
         f"tries        {letter.attempts}",
-        f"error        {plain(reason(letter))}",
+        f"error        {plain(reason_of(letter.error))}",
         f"code         {plain(letter.code or '-')}",
     ]
     if letter.workers:
@@ -56,8 +56,3 @@ def as_json_value(letter: DeadLetter, now_ms: int) -> dict[str, Any]:
         **letter_object(letter, now_ms),
         "fields": {plain(name): plain(value) for name, value in letter.original.items()},
     }
-
-
-def reason(letter: DeadLetter) -> str:
-    """The reason for its end, with the field at fault."""
-    return naming(str(letter.error.get("message", "no message")), letter.error.get("param"))

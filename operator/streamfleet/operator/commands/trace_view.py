@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from streamfleet.common.durations import in_words
-from streamfleet.common.errors import naming
 from streamfleet.common.results import Result
-from streamfleet.operator.commands.dead_view import reason
 from streamfleet.operator.commands.plain import one_line
 from streamfleet.operator.request_location import Trace
 from streamfleet.operator.request_trace import NO_DEADLINE_MS, TraceSummary, summarize
+from streamfleet.operator.texts import reason_of
 
 
 def page(trace: Trace) -> str:
@@ -30,7 +29,7 @@ def _lines(trace: Trace, summary: TraceSummary) -> Iterator[tuple[str, str]]:
     if trace.result is not None:
         yield from _ending(trace, trace.result)
     if trace.letter is not None:
-        yield "dead letter", f"{trace.letter.letter_id}: {reason(trace.letter)}"
+        yield "dead letter", f"{trace.letter.letter_id}: {reason_of(trace.letter.error)}"
     later = " is told when it ends" if trace.result is None else " was not told yet"
     for name, told in summary.told.items():
         yield "notified", name if told else name + later
@@ -94,8 +93,7 @@ def _ending(trace: Trace, result: Result) -> Iterator[tuple[str, str]]:
         yield "took", ", ".join(known)
     if not result.ok:
         error = result.error or {}
-        message = naming(error.get("message", "no message"), error.get("param"))
-        yield "error", f"{message} ({error.get('code') or result.http_status})"
+        yield "error", f"{reason_of(error)} ({error.get('code') or result.http_status})"
     if trace.result_ttl_ms is not None:
         yield "kept for", f"another {in_words(trace.result_ttl_ms / 1000)}"
 
