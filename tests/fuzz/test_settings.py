@@ -61,10 +61,10 @@ def assert_within_bounds(settings: Group) -> None:
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize("text", ["1" + "0" * 30, "1e300", "inf", "-1", "nan"])
-def test_numbers_beyond_all_bounds(name: str, text: str) -> None:
-    with patch.dict(os.environ, {name: text}, clear=True):
-        found = attempt(SettingsError, lambda: load_all(engine="simulated"))
+def test_numbers_beyond_all_bounds(name: str) -> None:
+    for text in ("1" + "0" * 30, "1e300", "inf", "-1", "nan"):
+        with patch.dict(os.environ, {name: text}, clear=True):
+            found = attempt(SettingsError, lambda: load_all(engine="simulated"))
         for settings in () if isinstance(found, SettingsError) else found:
             assert_within_bounds(settings)
 
