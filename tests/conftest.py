@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.utils
 from hypothesis import HealthCheck, settings
 
 from streamfleet.cli.demo.model import model_folder
@@ -20,6 +22,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # vLLM on CPU binds its threads to all cores but the last: engines that run at a time would share one of two.
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# redis-py reads its version from a file for each connection, of which tests open tens of thousands.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 programs.on_path()
 pytest_terminal_summary = programs.pytest_terminal_summary
