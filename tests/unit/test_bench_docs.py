@@ -14,7 +14,7 @@ import pytest
 from bench import pages, quick
 from bench.blocks import BLOCK, PageError, about, fill
 from bench.core import judged
-from bench.core.reports import FULL, Report, Table, Target
+from bench.core.reports import Report, Table, Target
 from bench.overview import lines
 from bench.plots.catalogue import HERE, PICTURES, Picture, fingerprint_of
 from bench.saved import BENCHMARKS, BadReport, Reports, command, read_reports
@@ -51,12 +51,6 @@ def block(text: str, name: str) -> str:
 
 
 # -- the page ----------------------------------------------------------------------------------------------
-
-
-def test_the_page_and_its_pictures_are_what_the_results_say() -> None:
-    reports = read_reports(FULL)
-    text = fill(pages.PAGE.read_text(encoding="utf-8"), reports)
-    assert not pages.check(reports, pages.PAGE, text), "run: make bench-docs"
 
 
 def test_what_was_not_measured_names_its_command(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from streamfleet.common import logs
 from streamfleet.operator.commands.common import out_record
 
 COMMANDS = ["enqueue", "result", "cancel", "batch", "backlog", "audit", "worker", "demo"]
-COMMANDS += ["workers", "trace", "doctor", "bench"]
+COMMANDS += ["workers", "trace", "doctor", "bench", "plan", "plan measure"]
 COMMANDS += [f"dead {name}" for name in ("list", "show", "requeue", "purge")]
 COMMANDS += ["gateway", *(f"gateway keys {name}" for name in ("create", "list", "revoke"))]
 

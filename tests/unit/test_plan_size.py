@@ -291,13 +291,6 @@ def test_a_share_of_values_is_by_nearest_rank() -> None:
     assert math.isnan(at_share([], 0.5))
 
 
-@pytest.mark.parametrize("command", ["plan", "plan measure"])
-def test_help_has_an_example(command: str) -> None:
-    found = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "200"})
-    assert found.exit_code == 0
-    assert f" streamfleet {command}" in found.output.split("Usage", 1)[1].split("\n", 1)[1]
-
-
 def test_the_table_shows_the_fleet_found_among_its_neighbours(profile: Path) -> None:
     arguments = ["plan", "-p", str(profile), "--rate", "6", "--prompt-tokens", "100", "--output-tokens", "50"]
     found = CliRunner().invoke(app, [*arguments, "-d", "20s", "--requests", "300"], env={"COLUMNS": "200"})
