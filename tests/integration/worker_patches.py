@@ -145,7 +145,7 @@ def weighed() -> None:
 def broken() -> None:
     """A bug ends the housekeeping at its first round."""
 
-    async def tick(housekeeper: housekeeping.Housekeeper) -> None:
+    async def tick(housekeeper: housekeeping.Housekeeper, number: int, turns: int) -> None:
         url = os.environ["STREAMFLEET_REDIS_URL"]
         if url:  # which a traceback with local variables would show
             raise RuntimeError(f"a bug near {housekeeper._broker!r} and {housekeeper._broker.connection!r}")

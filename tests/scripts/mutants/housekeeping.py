@@ -68,15 +68,8 @@ MUTANTS = (
     ),
     Mutant(
         "acquire_housekeeping_lock: a number written by hand stops no turn",
-        "redis.pcall('HINCRBY'",
-        "redis.call('HINCRBY'",
-        "reclaim.what_hands_wrote_does_not_stop_the_turns",
-        argument="high",
-    ),
-    Mutant(
-        "acquire_housekeeping_lock: a number written by hand goes",
-        "1 - redis.call('HDEL', KEYS[2], 'turns')",
-        "0",
+        "tonumber(known[3] or 0)",
+        "known[3] or 0",
         "reclaim.what_hands_wrote_does_not_stop_the_turns",
         argument="high",
     ),

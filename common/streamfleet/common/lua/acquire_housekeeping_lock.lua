@@ -7,7 +7,7 @@
 --   number of workers; the server's clock (epoch ms); and if the turn is this worker's, its number, and the number of
 --   entries.
 local alive = redis.call('HLEN', KEYS[3])
-local known = redis.call('HMGET', KEYS[2], 'turn', 'turns_from')
+local known = redis.call('HMGET', KEYS[2], 'turn', 'turns_from', 'turns')
 local last, from = tonumber(known[1]), tonumber(known[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -20,9 +20,9 @@ if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
 if not from or since < 0 or since > tonumber(ARGV[3]) then from = now end
-redis.call('HSET', KEYS[2], 'turn', string.format('%.0f', now), 'turns_from', string.format('%.0f', from))
-local number, entries = redis.pcall('HINCRBY', KEYS[2], 'turns', 1), 0
--- A hand-written number goes; turn 0 does all work.
-if type(number) == 'table' then number = 1 - redis.call('HDEL', KEYS[2], 'turns') end
+local number, entries = tonumber(known[3] or 0), 0
+number = number and number + 1 or 0   -- what hands wrote goes; turn 0 does all work
+redis.call('HSET', KEYS[2], 'turn', string.format('%.0f', now), 'turns_from', string.format('%.0f', from), 'turns',
+  string.format('%.0f', number))
 for i = 4, #KEYS do entries = entries + (tonumber(redis.pcall('XLEN', KEYS[i])) or 1) end
 return {1, now - from, alive, now, number, entries}

@@ -22,7 +22,7 @@ local function known_names(lane, first)
   for _, key in ipairs({o.key(lane, ':firsts'), LOADS}) do
     for _, home in ipairs(call_if_typed('ZRANGE', key, 0, -1) or {}) do add(of_homes, home) end
   end
-  local numbered = homes() and call('EXISTS', KEYS[SHARED - 1]) == 1   -- in a large fleet, to ask for each takes long
+  local numbered = homes() and call('HLEN', KEYS[SHARED - 1]) > 0   -- in a large fleet, to ask for each takes long
   for _, worker in ipairs(numbered and call('HKEYS', WORKERS) or {}) do add(of_homes, tostring(homes().number(worker) or 0)) end
   for i = first, #ARGV do
     local kind, name = string.match(ARGV[i], '^:([th]+):(.*)$')
