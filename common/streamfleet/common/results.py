@@ -28,8 +28,8 @@ class Timings(NamedTuple):
     total_ms: float | None = None
 
 
-MOST_TOKENS = 2**53
-"""Most tokens of one request that are believed: any server can be the engine."""
+MOST_TOKENS = 10**9
+"""Most tokens of one request that are believed: any server can be the engine, and sums of a million stay whole."""
 
 
 @dataclass(frozen=True, slots=True)
