@@ -293,7 +293,8 @@ async def test_they_end_once_whatever_is_killed(tmp_path: Path) -> None:
                     await eventually(announced, 20, "all are announced")
                     # A webhook that a killed gateway was sending waits for a minute; others end meanwhile.
                     async with rows.pipeline(transaction=True) as both:
-                        both.zrange("{gateway}/webhooks:ended", 0, -1).hkeys("{gateway}/webhooks:messages")
+                        both.zrange("{gateway}/webhooks:ended", 0, -1)
+                        both.hkeys("{gateway}/webhooks:messages")
                         ids = [name for names in await both.execute() for name in names]
             assert len(ids) == len(set(ids)) == count
             assert {came.id for came in receiver.came} <= set(ids)
