@@ -16,7 +16,7 @@ from tests.scripts.test_histories import tell_shortest
 LENGTH, PLAYED = 60, 40
 """Steps of a history, and those of them that `make test` has time for; `make fuzz` plays all."""
 SEEDS_PLAYED = range(31)
-"""Of the guards that `mutants.by_history` lists, these notice all that the first 60 do."""
+"""They notice as many of the guards in `mutants.by_history` as the first 60 seeds."""
 MENDED = [258, 3635, 316643, 601170, 900647, 1300518, 172755739, 880000004, 880000042, 880000060, 880000287, 880000385]
 MENDED += [880000394, 990000166]
 """Seeds of a listener that dies once it is woken, a raised limit not seen yet, dead workers that are woken, and what is
