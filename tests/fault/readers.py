@@ -114,10 +114,10 @@ class Reader:
             if answer.status_code == 204:
                 self.ended = True
                 return
-            self.id = answer.headers.get("x-streamfleet-id", self.id)
-            if answer.status_code != 200:
+            if answer.status_code != 200:  # it may name an id that is not in the queue, so the same is asked again
                 self.refused(json.loads(await answer.aread())["error"])
                 return
+            self.id = answer.headers.get("x-streamfleet-id", self.id)
             event: dict[str, str] = {}
             async for line in answer.aiter_lines():
                 name, _, value = line.partition(":")
