@@ -17,8 +17,12 @@ from tests.fault.readers import KINDS, MessageReader, Reader, ResponseReader, lo
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_a_guard_of_the_gateway_that_is_missing_is_noticed(mutant: str) -> None:
     _, kinds, expected = MUTANTS[mutant]
-    found = await measure(40, 1, kinds, gateway_with(mutant))
-    assert any(expected in line for line in found.violations), str(found)
+    said: list[str] = []
+    for seed in range(1, 4):  # whose run a kill interrupts is chance
+        said += (await measure(40, seed, kinds, gateway_with(mutant))).violations
+        if any(expected in line for line in said):
+            return
+    pytest.fail(f"{said} has no {expected!r}")
 
 
 def stored(text: str = "ab", attempt: int = 1, status: str = "succeeded") -> Result:
