@@ -68,7 +68,6 @@ class Damaged:
         self.clock, self.chance = Played(), random.Random(seed)
         queue.connection._patience_s = 0
         self.queue = queue.with_limits(now_ms=BEGIN, lane_limit=10_000)
-        self.mender = Mender(self.queue.broker, self.clock)
         self.leases: dict[str, list[Lease]] = {worker: [] for worker in WORKERS}
         self.deadlines: dict[str, int | None] = {}
         self.published: Counter[str] = Counter()
@@ -150,7 +149,6 @@ class Damaged:
     def _set_clock(self, now: int) -> None:
         self.clock.now = now
         self.queue = self.queue.at(now)
-        self.mender._broker = self.queue.broker
 
     async def _add(self) -> None:
         pick, name = self.chance.choice, f"r{len(self.deadlines)}"
@@ -184,15 +182,16 @@ class Damaged:
         held.remove(lease)
 
     async def _keep_house(self) -> None:
-        """What the housekeeper does in a turn; a part that is refused is done in the next."""
-        await self.mender.mend_types()
+        """What another worker's housekeeper does in each turn; a part that is refused is done in the next."""
+        mender = Mender(self.queue.broker, self.clock)
+        await mender.mend_types()
         await self.queue.command("DEL", self.queue.keys.maintain)
         turn = await self.queue.broker.acquire_housekeeping_lock("w1", 1_000, 5_000)
-        for part in self._parts(turn.number, turns_of_work(turn)):
+        for part in self._parts(mender, turn.number, turns_of_work(turn)):
             with suppress(BrokerUnavailable):
                 await part
 
-    def _parts(self, number: int, turns: int) -> Iterator[Awaitable[object]]:
+    def _parts(self, mender: Mender, number: int, turns: int) -> Iterator[Awaitable[object]]:
         broker = self.queue.broker
         for worker in WORKERS:
             yield broker.heartbeat(worker, {"seen_ms": self.clock.now})
@@ -202,7 +201,7 @@ class Damaged:
             yield broker.stage("w1", 1_000)
         yield broker.tend_waiting()
         for before in range(turns):
-            yield self.mender.tick(number - before)
+            yield mender.tick(number - before)
         if turns:
             yield broker.expire()
             yield take_turn(broker, SERVICES)

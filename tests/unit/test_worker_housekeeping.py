@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from streamfleet.common.broker.housekeeping import ExpiryScan, Turn
-from streamfleet.common.broker.reconciling import Damage
+from streamfleet.common.broker.reconciling import PARTS, Damage
 from streamfleet.common.broker.types import Pulled, Reclaimed, Role
 from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
 from streamfleet.worker.housekeeping import (
@@ -24,7 +26,7 @@ from streamfleet.worker.housekeeping import (
     asking_pause_s,
     turns_of_work,
 )
-from streamfleet.worker.mending import AGAIN_S, BUSY_S, COUNTED, Mender
+from streamfleet.worker.mending import AGAIN_TURNS, BUSY_S, COUNTED, Mender
 from tests.broker import Broker
 
 LEASE_S = 10.0
@@ -52,6 +54,8 @@ class Ledger(Broker):
 
     def __init__(self, clock: Timeline) -> None:
         self._clock = clock
+        self.keys = Keys("q")
+        self.fields: dict[str, str] = {}
         self.away_s = 0.0
         self.scripts_back_at = 0.0
         self.reclaimed_at: list[float] = []
@@ -112,6 +116,13 @@ class Ledger(Broker):
 
     async def tend_waiting(self, worker: str = "") -> None:
         self.tended += 1
+
+    async def ask(self, *commands: Sequence[Any]) -> list[Any]:
+        (verb, _, *words) = commands[0]
+        if verb == "HMGET":
+            return [[self.fields[word].encode() if word in self.fields else None for word in words]]
+        self.fields |= zip(words[::2], words[1::2], strict=True)
+        return [0]
 
     async def mend_types(self) -> list[Damage]:
         return []
@@ -488,11 +499,39 @@ async def test_a_key_of_another_type_does_not_hold_up_the_only_worker(monkeypatc
 async def test_lanes_are_made_anew_for_a_part_of_each_second_and_not_again_and_again() -> None:
     clock = Timeline()
     ledger = Stuck(clock)
-    mender = Mender(ledger, clock)
     for number in range(12):
         began = clock.now
-        await mender.tick(number)
+        await Mender(ledger, clock).tick(number)
         assert clock.now - began <= BUSY_S + 0.1
         clock.now += 1
     assert len(ledger.begun) > 1
-    assert all(later - earlier >= AGAIN_S for earlier, later in pairwise(ledger.begun))
+    assert all(later - earlier >= AGAIN_TURNS for earlier, later in pairwise(ledger.begun))
+
+
+@pytest.mark.parametrize("known", [{}, {"examined": "nowhere 5-1", "swept": "delayed go on"}, {"examined": "high"}])
+async def test_who_has_the_next_turn_looks_for_damage_where_the_last_one_stopped(known: dict[str, str]) -> None:
+    clock = Timeline()
+    ledger = Looking(clock)
+    ledger.fields |= known
+    for number in range(7):
+        await Mender(ledger, clock).tick(number)
+    assert ledger.examined == [*(("critical", place) for place in range(10)), *(("high", place) for place in range(9))]
+    assert ledger.swept == [(part, cursor) for part in PARTS for cursor in ("", "5")][:7]
+
+
+class Looking(Ledger):
+    """A broker of lanes that take ten calls to examine, and of parts that take two to sweep."""
+
+    def __init__(self, clock: Timeline) -> None:
+        super().__init__(clock)
+        self.examined: list[tuple[str, int]] = []
+        self.swept: list[tuple[str, str]] = []
+
+    async def examine(self, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
+        place = int(after.partition("-")[0] or 0)
+        self.examined.append((lane, place))
+        return f"{place + 1}-0" if place < 9 else "", []
+
+    async def sweep(self, part: str, cursor: str, mend: bool) -> tuple[str, list[Damage]]:
+        self.swept.append((part, cursor))
+        return "" if cursor else "5", []

@@ -65,7 +65,7 @@ ORIGINS = {
     ),
     "loads": Origin("zset", "pulls", "nothing", "a number a worker"),
     "workers": Origin("hash", "heartbeats", "nothing", "the killed, until they are forgotten"),
-    "clock": Origin("hash", "the housekeeping", "nothing", "12 fields"),
+    "clock": Origin("hash", "the housekeeping", "nothing", "17 fields"),
     "pace": Origin("string", "the housekeeping", "measured paces, for a minute", "one text"),
     "wake": Origin("stream", "pulls", "nothing", "`watchers` hints"),
     "waiting": Origin("zset", "pulls", "nothing", "the killed, until they are forgotten"),
@@ -313,12 +313,14 @@ class Keys:
 
     @property
     def clock(self) -> str:
-        """Hash of what the housekeeping knows of its turns and of Redis's clock; stays. Epoch ms, or a stream id:
+        """Hash of what the housekeeping knows of its turns, and how far it has come; stays. Epoch ms, or a stream id:
 
         - ``turn``, ``turns_from``: the last turn of a worker, and the first of those without a gap. ``turns``: number
           of all turns.
         - ``reclaimed``: the last look at which no lease had expired. ``forgot``: at which nobody had gone.
         - ``services``: the last turn of the services. ``scan:<key>``: the cursor with which they go on in that hash.
+        - ``examined``, ``swept``: lane or part, and the cursor behind it, where looking for damage goes on.
+          ``begun:<lane>``: number of the turn in which it was last made anew.
         - ``leases:<lane>``: how far leases from before the clock was set back were looked through; goes at the end of
           the lane.
         """

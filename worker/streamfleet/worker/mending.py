@@ -1,19 +1,22 @@
 """The housekeeping's part that makes keys anew which follow from others, if they were deleted, overwritten or restored.
 
 Each tick the sums are compared. Where they differ, and where an examination of some more entries finds a difference,
-the lane's sets are deleted and made anew out of its entries, in bounded calls. How far that has come is in Redis, so
-that whoever has the next turn goes on.
+the lane's sets are deleted and made anew out of its entries, in bounded calls. How far all that has come is in Redis,
+so that whoever has the next turn goes on.
 """
 
 from __future__ import annotations
 
-from itertools import cycle
+import contextlib
+import re
+from collections.abc import Sequence
 
 import structlog
 
 from streamfleet.common.broker.reconciling import PARTS, Damage
 from streamfleet.common.broker.worker import WorkerBroker
 from streamfleet.common.clock import Clock
+from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import LANES, Lane
 
 log = structlog.get_logger(__name__)
@@ -25,8 +28,12 @@ COUNTED: tuple[Lane | None, ...] = (*LANES, None)
 """Lanes whose labels are compared, and None for interrupted requests and the streams' own counts: one in each tick."""
 DAMAGED = ("nowhere", "misplaced", "twice")
 """Findings of an entry that tell of more in its lane; others are mended with it."""
-AGAIN_S = 5.0
-"""Shortest time between two beginnings in one lane: a difference that stays must not keep the server busy."""
+AGAIN_TURNS = 5
+"""Least number of turns between two beginnings in one lane: a difference that stays must not keep the server busy."""
+EXAMINED, SWEPT, BEGUN = "examined", "swept", "begun:"
+"""Fields of the hash `clock`: where examining and sweeping go on; and before a lane, the turn in which it was begun."""
+FIELDS = (EXAMINED, SWEPT, *(BEGUN + lane for lane in LANES))
+PLACE = re.compile(r"(\S+) ((?:\d+(?:-\d+)?)?)")
 
 
 class Mender:
@@ -39,10 +46,8 @@ class Mender:
 
     def __init__(self, broker: WorkerBroker, clock: Clock) -> None:
         self._broker, self._clock = broker, clock
-        self._lanes, self._parts = cycle(LANES), cycle(PARTS)
-        self._lane, self._part = next(self._lanes), next(self._parts)
-        self._after = self._cursor = ""
-        self._not_before = dict.fromkeys(LANES, 0.0)
+        self._number = 0
+        self._known: dict[str, str] = {}
 
     async def mend_types(self, *, sets: bool = False) -> None:
         """Delete keys of another type that can be made anew: no script works with them. `sets`: those of labels too."""
@@ -59,6 +64,11 @@ class Mender:
             number: number of the turn. It says what is compared beside the sums, whoever has the turn.
         """
         ends = self._clock.monotonic() + BUSY_S
+        (known,) = await self._broker.ask(("HMGET", self._broker.keys.clock, *FIELDS))
+        self._number = number
+        self._known = {
+            field: (value or b"").decode(errors="replace") for field, value in zip(FIELDS, known, strict=True)
+        }
         counted = COUNTED[number % len(COUNTED)]
         found = await self._broker.compare(counted, True, counters="" if counted else "streams")
         mending = [lane for lane in LANES if Damage("mending", lane) in found]
@@ -78,32 +88,51 @@ class Mender:
             await self._look()
 
     async def _begin(self, lane: Lane, reason: str) -> bool:
-        now = self._clock.monotonic()
-        if now < self._not_before[lane]:
+        begun = self._known[BEGUN + lane]
+        if begun.isdecimal() and abs(self._number - int(begun)) < AGAIN_TURNS:
             return False
-        self._not_before[lane] = now + AGAIN_S
+        await self._note({BEGUN + lane: str(self._number)})
         log.warning("lane_is_made_anew", lane=lane, reason=reason)
         await self._broker.begin(lane)
         return True
 
     async def _look(self) -> None:
         """Examine some more entries, and sweep some more of what is known of entries."""
+        lane, after = _place(self._known[EXAMINED], LANES)
         for _ in range(LOOKS):
-            self._after, found = await self._broker.examine(self._lane, self._after, True)
+            after, found = await self._broker.examine(Lane(lane), after, True)
             damaged = [damage.kind for damage in found if damage.kind in DAMAGED]
             if damaged:
-                await self._begin(self._lane, damaged[0])
-            if damaged or not self._after:
-                self._lane, self._after = next(self._lanes), ""
+                await self._begin(Lane(lane), damaged[0])
+            if damaged or not after:
+                lane, after = _next(lane, LANES), ""
                 break
-        self._cursor, found = await self._broker.sweep(self._part, self._cursor, True)
+        part, cursor = _place(self._known[SWEPT], PARTS)
+        cursor, found = await self._broker.sweep(part, cursor, True)
         if found:
-            log.warning("leftovers_removed", of=self._part, number=len(found))
-        if not self._cursor:
-            self._part = next(self._parts)
+            log.warning("leftovers_removed", of=part, number=len(found))
+        if not cursor:
+            part = _next(part, PARTS)
+        await self._note({EXAMINED: f"{lane} {after}", SWEPT: f"{part} {cursor}"})
+
+    async def _note(self, fields: dict[str, str]) -> None:
+        """Keep fields for the next turn. A full server forgets them, and is mended all the same."""
+        words = [word for item in fields.items() for word in item]
+        with contextlib.suppress(BrokerOutOfMemory):
+            await self._broker.ask(("HSET", self._broker.keys.clock, *words))
 
     async def _sweep_all(self, part: str, ends: float) -> None:
         cursor, first = "", True
         while (first or cursor) and self._clock.monotonic() < ends:
             cursor, _ = await self._broker.sweep(part, cursor, True)
             first = False
+
+
+def _place(known: str, names: Sequence[str]) -> tuple[str, str]:
+    """Name and cursor where to go on: the first name's beginning, if nothing is known or hands wrote something else."""
+    found = PLACE.fullmatch(known)
+    return (found[1], found[2]) if found and found[1] in names else (names[0], "")
+
+
+def _next(name: str, names: Sequence[str]) -> str:
+    return names[(names.index(name) + 1) % len(names)]
