@@ -44,7 +44,7 @@ def bounds(fallen: int) -> dict[str, int]:
         "served": 2 * TENANTS + 2 * lanes + 4,
         "sessions": SESSIONS + 2 * fallen + 1,
         **dict.fromkeys(("loads", "workers", "waiting", "watch"), fallen),
-        "clock": 12,
+        "clock": int(ORIGINS["clock"].left.split()[0]),
         "pace": 1,
         "wake": _limits.watchers,
         "cancels": _limits.notices_cap + 100,

@@ -65,7 +65,7 @@ ORIGINS = {
     ),
     "loads": Origin("zset", "pulls", "nothing", "a number a worker"),
     "workers": Origin("hash", "heartbeats", "nothing", "the killed, until they are forgotten"),
-    "clock": Origin("hash", "the housekeeping", "nothing", "17 fields"),
+    "clock": Origin("hash", "the housekeeping", "nothing", "20 fields"),
     "pace": Origin("string", "the housekeeping", "measured paces, for a minute", "one text"),
     "wake": Origin("stream", "pulls", "nothing", "`watchers` hints"),
     "waiting": Origin("zset", "pulls", "nothing", "the killed, until they are forgotten"),
