@@ -158,6 +158,38 @@ async def test_what_was_interrupted_elsewhere_goes_where_nothing_else_is(queue: 
     assert await take(queue, home, 1) == [f"{NOW}-2"]
 
 
+async def test_a_tenant_at_its_limit_hides_nobodys_interrupted_request(queue: Queue) -> None:
+    """However many of its requests were interrupted."""
+    queue, numbers = queue.with_limits(lane_limit=1_000), range(1, 131)
+    await queue.broker.set_tenant("a", TenantRule(1, 500))
+    for number in numbers:
+        await queue.add("high", f"{NOW}-{number}", tenant="a", deadline=NOW + 60_000)
+    await queue.add("high", f"{NOW}-200", tenant="b", deadline=NOW + 61_000)
+    leases = [claim.lease for _ in range(3) for claim in (await queue.pull("w1", 64)).claims]
+    assert len(leases) == len(numbers) + 1
+    kept = dict.fromkeys(leases, ("run", 3))
+    await queue.broker.release("w1", leases, gave_way=True, kept=kept, generated=dict.fromkeys(leases, 7))
+    await queue.add("high", f"{NOW}-300", tenant="a")
+    assert ids((await queue.pull("w2", 1)).claims) == [f"{NOW}-300"]
+    await queue.broker.set_tenant("a", TenantRule(1, 1))
+    assert ids((await queue.pull("w3", 1)).claims) == [f"{NOW}-200"]
+
+
+async def test_a_session_is_known_by_the_beginning_of_its_name(queue: Queue) -> None:
+    """A plain XADD may name one by megabytes, which take long to read."""
+    queue = queue.with_limits(rank_by_program="on")
+    await meet(queue, "w1", "w2")
+    await pull(queue, "w1", 0)
+    known = (await queue.dump())["sessions"].keys()
+    for number in range(1, 4):
+        names = {"session": "s" * 256 + str(number), "tenant": "t" * 256 + str(number)}
+        await queue.add("high", f"{NOW + number}-1", **names)
+        await queue.add("high", f"{NOW + number}-2", program="p" * 256 + str(number), **names)
+    await pull(queue, "w1", 0)
+    new = (await queue.dump())["sessions"].keys() - known
+    assert sorted(name[0] for name in new) == ["f", "f", "s"], "two programs, and a session, which is one of them"
+
+
 async def left_to_its_home(queue: Queue, deadline_ms: int, until_ms: int) -> None:
     """Beside later ones for anybody, a request of w1's is left to it by w2 until then."""
     await meet(queue, "w1", "w2")

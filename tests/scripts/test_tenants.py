@@ -14,7 +14,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.operator.tenants import read_tenants
 from streamfleet.worker.services.tenants import keep_tenants
 from streamfleet.worker.services.turn import take_turn
-from tests.scripts.harness import ERROR, NOW, Queue, ids
+from tests.scripts.harness import ERROR, NOW, PATIENCE, Queue, ids
 from tests.scripts.keyspace import Dump
 
 FAR = NOW + 10**7
@@ -388,6 +388,31 @@ async def test_who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead(queue
     assert ids((await queue.pull()).claims) == ["2000-0"]
     await queue.add("high", "2001-0", tenant="b", deadline=NOW + 2_000, body=asking(100))
     assert ids((await queue.pull()).claims) == ["1000-0"]
+
+
+async def nearly_late(queue: Queue, number: int, spread: int) -> None:
+    """Of tenant b, two requests with deadlines, and between them many ranked by the default deadline; one of a's."""
+    for each in range(number):
+        await queue.add("high", f"{NOW - PATIENCE + 1_000 + each // spread}-{each}", tenant="b", body="{}")
+    for each, deadline in enumerate((500, 2_800), 1):
+        await queue.add("high", f"{NOW - 5}-{each}", tenant="b", deadline=NOW + deadline, body="{}")
+    await queue.add("high", f"{NOW - 5}-9", tenant="a", deadline=NOW + 90_000)
+    while (await queue.pull(wanted=0, stage_entries=1_000)).staged:
+        pass
+    assert ids((await queue.pull()).claims) == [f"{NOW - 5}-1"]
+
+
+async def test_what_has_no_deadline_of_its_own_hides_no_deadline(queue: Queue) -> None:
+    queue = queue.with_limits(lane_limit=1_000)
+    await nearly_late(queue, 130, 130)
+    assert ids((await queue.pull()).claims) == [f"{NOW - 5}-2"]
+
+
+async def test_a_look_for_deadlines_goes_on_where_the_last_stopped(queue: Queue) -> None:
+    queue = queue.with_limits(lane_limit=2_000)
+    await nearly_late(queue, 1_200, 1)
+    assert ids((await queue.pull()).claims) != [f"{NOW - 5}-2"], "it looks at 1,024 at once"
+    assert ids((await queue.pull()).claims) == [f"{NOW - 5}-2"]
 
 
 async def test_what_goes_out_of_turn_does_not_raise_the_level(queue: Queue) -> None:

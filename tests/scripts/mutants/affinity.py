@@ -35,6 +35,9 @@ _OWN_TESTS = tuple(
         "order: a clock that is set back holds nothing up": "a_clock_that_is_set_back_holds_nothing_up",
         "order: a key of another type is left alone": "keys_of_another_type_are_left_alone",
         "order: what is freed can be taken at once": "a_worker_that_comes_back_takes_at_once_what_waited_for_it",
+        "order: a tenant at its limit hides nobody's interrupted request": (
+            "a_tenant_at_its_limit_hides_nobodys_interrupted_request"
+        ),
         "order: its ticket goes": "tenants_take_turns_among_what_is_there",
         "order: what waits for a home wakes nobody else": "what_waits_for_a_home_that_is_busy_wakes_nobody",
     }.items()

@@ -74,6 +74,9 @@ UNNOTICED = {
         "tenants: their number is bounded",
         "affinity: what waited for lost homes is freed in bounded calls",
         "tenants: one pull looks at a bounded number at their limits",
+        "order: a tenant at its limit hides nobody's interrupted request",
+        "order: what has no deadline of its own hides no deadline",
+        "order: a look for deadlines goes on where the last stopped",
     ),
     "no history is an hour long before its end": ("tenants: what is held is found where its tenant was forgotten",),
     "none of the 22 to 40 histories tried notices: they do not come to it, or the housekeeping heals it in time": (

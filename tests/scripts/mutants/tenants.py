@@ -30,6 +30,10 @@ TAKEN_OUT = tuple(
         "tenants: who is nearly late goes before few of its tenant": (
             "who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead"
         ),
+        "order: what has no deadline of its own hides no deadline": "what_has_no_deadline_of_its_own_hides_no_deadline",
+        "order: a look for deadlines goes on where the last stopped": (
+            "a_look_for_deadlines_goes_on_where_the_last_stopped"
+        ),
         "order: how many wait is known": "each_tenant_has_a_set_of_what_waits_and_nothing_is_left_of_it",
         "leave: it stands in no set any more": "a_cancelled_or_expired_request_leaves_its_tenants_set",
         "set_tenant: the newest values count": "of_what_is_set_of_a_tenant_the_newest_counts",

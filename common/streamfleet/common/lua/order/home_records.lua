@@ -11,6 +11,9 @@ local records, loads, moves, changed = {}, {}, {}, {}
 
 local function digest(kind, text) return kind .. string.sub(redis.sha1hex(text), 1, 16) end
 
+-- A name of one tenant. No name that a client accepts is longer; by XADD one may have megabytes.
+local function own_name(tenant, name) return string.sub(tenant, 1, 256) .. '\0' .. string.sub(name, 1, 256) end
+
 -- The beginning of the prompt, as the body spells it; nil for a short one.
 local function beginning(body)
   -- A short body is not cut: Redis's Lua hashes each new string whole.
@@ -30,7 +33,7 @@ local function names_of(fields)
     elseif name == 'body' then body = value end
   end
   local part = beginning(body)
-  return session ~= '' and digest('s', tenant .. '\0' .. session) or nil, part and digest('p', tenant .. '\0' .. part)
+  return session ~= '' and digest('s', own_name(tenant, session)) or nil, part and digest('p', own_name(tenant, '') .. part)
 end
 
 local function record_of(name)
@@ -45,9 +48,9 @@ local function record_of(name)
 end
 
 -- The ms by which a turn goes ahead: the age of its program when it came, but at most half of its time to its rank, so
--- that close deadlines of others go first. The record's `level` is the program's first arrival.
-function h.lead(program, arrived, rank)
-  local name = digest('f', program)
+-- that close deadlines of others go first. A session is a program, too. The record's `level` is the first arrival.
+function h.lead(tenant, session, program, arrived, rank)
+  local name = digest('f', program ~= '' and 'p' .. own_name(tenant, program) or 's' .. own_name(tenant, session))
   local record = record_of(name)
   if record.level == 0 or arrived < record.level then record.level = arrived end
   record.last, changed[name] = now_ms(), true

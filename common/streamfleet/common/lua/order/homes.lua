@@ -21,8 +21,7 @@ function h.rank(lane, id, deadline, fields, rank)
   -- @guard program: a deadline that was given stays
   if given then return rank end
   if session == '' and program == '' then return rank end
-  local label = program ~= '' and 'p' .. program or 's' .. session
-  local early = rank - h.lead(tenant .. '\0' .. label, enqueued_ms(lane, id), rank)
+  local early = rank - h.lead(tenant, session, program, enqueued_ms(lane, id), rank)
   -- @guard program: the housekeeping looks for deadlines among ranks to come only
   if deadline and early <= now_ms() then return rank end
   return early

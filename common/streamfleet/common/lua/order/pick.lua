@@ -230,30 +230,39 @@ end
 
 -- Looks at what was interrupted. If the time of an entry has come, it waits for nobody; else for this worker or another.
 local function look_at_held()
-  local flat, some = o.counts[P.lane].held > 0 and call('ZRANGE', o.key(P.lane, ':held'), 0, 63, 'WITHSCORES') or NONE, {nil}
-  for i = 1, #flat, 2 do
-    local full, rank = flat[i], flat[i + 1]
-    local member, bytes, limit, name = string.match(full, '^(%S+) (%d+) (%d*) (.*)$')
-    local id = member and decode_id(member)
-    local till, home = string.match(id and interruptions(P.lane, id) or '', ' (%d+) (%S+)$')
-    if not id then call('ZREM', o.key(P.lane, ':held'), full) end   -- written by hand
-    -- @guard order: what was interrupted waits for its worker for a while
-    if id and (not till or tonumber(till) <= now_ms()) then
-      call('ZREM', o.key(P.lane, ':held'), full)
-      o.count(P.lane, 'held', -1)
-      if not o.stand(P.lane, id, rank, name, tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
-    elseif id then
-      some[#some + 1] = {full, rank, home}
+  local more = o.counts[P.lane].held > 0
+  P.held, P.held_mine = {nil}, {nil}
+  repeat
+    local flat, some = more and call('ZRANGE', o.key(P.lane, ':held'), #P.held, #P.held + SCAN - 1, 'WITHSCORES') or NONE, {nil}
+    for i = 1, #flat, 2 do
+      local full, rank = flat[i], flat[i + 1]
+      local member, bytes, limit, name = string.match(full, '^(%S+) (%d+) (%d*) (.*)$')
+      local id = member and decode_id(member)
+      local till, home = string.match(id and interruptions(P.lane, id) or '', ' (%d+) (%S+)$')
+      if not id then call('ZREM', o.key(P.lane, ':held'), full) end   -- written by hand
+      -- @guard order: what was interrupted waits for its worker for a while
+      if id and (not till or tonumber(till) <= now_ms()) then
+        call('ZREM', o.key(P.lane, ':held'), full)
+        o.count(P.lane, 'held', -1)
+        if not o.stand(P.lane, id, rank, name, tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
+      elseif id then
+        some[#some + 1] = {full, rank, home}
+      end
     end
-  end
-  o.write()
-  t = sharing()
-  P.held, P.held_mine, P.shared = {nil}, {nil}, t and o.shares(P.lane)
-  for i = 1, #some do
-    local row = row_of('held', some[i][1], some[i][2])
-    P.held[#P.held + 1] = row
-    if some[i][3] == worker then P.held_mine[#P.held_mine + 1] = row end
-  end
+    o.write()
+    t = sharing()
+    P.shared = t and o.shares(P.lane)
+    local runs, full = false, #flat == 2 * SCAN and #P.held + #some < 16 * SCAN
+    for i = 1, #some do
+      local row = row_of('held', some[i][1], some[i][2])
+      P.held[#P.held + 1] = row
+      if some[i][3] == worker then P.held_mine[#P.held_mine + 1] = row end
+      runs = runs or may_run(row)
+    end
+    more = false
+    -- @guard order: a tenant at its limit hides nobody's interrupted request
+    if full and not runs then more = true end
+  until not more
 end
 
 -- Without tenants: what another home is late with; what waits for this worker or nobody, by rank; then what waits for others.
@@ -291,25 +300,35 @@ local function by_rank()
 end
 
 -- Returns rows of a tenant whose deadlines pass soon, by rank: the first that waits for nobody, and up to DEEP that have a home;
--- and the rank of the first whose deadline passes later, or math.huge.
-local function late_rows(name)
+-- and the rank of the first whose deadline passes later, or math.huge. `since`: none passes sooner.
+local function late_rows(name, since)
   local most, beyond, found = now_ms() + LATE, math.huge, {nil}
+  local from = '(' .. now_ms()
+  -- @guard order: a look for deadlines goes on where the last stopped
+  if since > now_ms() then from = string.format('%.17g', since) end
   local function look(key, kind, deep)
-    local flat, here = call('ZRANGEBYSCORE', key, '(' .. now_ms(), 'inf', 'WITHSCORES', 'LIMIT', 0, SCAN), 0
-    for i = 1, #flat, 2 do
-      local rank = tonumber(flat[i + 1])
-      if rank > most then
-        beyond = math.min(beyond, rank)
-        return
+    local here, at, more, flat = 0, 0, true, nil
+    while more do
+      flat = call('ZRANGEBYSCORE', key, from, 'inf', 'WITHSCORES', 'LIMIT', at, SCAN)
+      at, P.looked = at + SCAN, P.looked + SCAN
+      for i = 1, #flat, 2 do
+        local rank = tonumber(flat[i + 1])
+        if rank > most then
+          beyond = math.min(beyond, rank)
+          return
+        end
+        local member, home = string.match(flat[i], '^%S+'), nil
+        if kind == 'h' then member, home = call('ZRANGE', o.key(P.lane, ':h:', flat[i]), 0, 0)[1], tonumber(flat[i]) end
+        local id = member and decode_id(member)
+        -- A rank from the default deadline is no deadline.
+        if id and enqueued_ms(P.lane, id) + cfg.patience_ms ~= rank then
+          here = here + 1
+          if here <= deep then found[#found + 1] = row_of(kind, kind == 'h' and member or flat[i], rank, name, home) end
+        end
       end
-      local member, home = string.match(flat[i], '^%S+'), nil
-      if kind == 'h' then member, home = call('ZRANGE', o.key(P.lane, ':h:', flat[i]), 0, 0)[1], tonumber(flat[i]) end
-      local id = member and decode_id(member)
-      -- A rank from the default deadline is no deadline.
-      if id and enqueued_ms(P.lane, id) + cfg.patience_ms ~= rank then
-        here = here + 1
-        if here <= deep then found[#found + 1] = row_of(kind, kind == 'h' and member or flat[i], rank, name, home) end
-      end
+      more = false
+      -- @guard order: what has no deadline of its own hides no deadline
+      if here == 0 and #flat == 2 * SCAN and P.looked < 16 * SCAN then more = true end
     end
     if #flat == 2 * SCAN then beyond = math.min(beyond, tonumber(flat[#flat])) end
   end
@@ -334,7 +353,7 @@ local function nearly_late()
     for i = 1, #rows, 2 do
       local name = rows[i]
       if not known[name] then
-        local found, beyond = late_rows(name)
+        local found, beyond = late_rows(name, tonumber(rows[i + 1]))
         local first = found[1] and found[1].rank or beyond
         known[name] = found
         -- @guard order: deadlines that have passed are left to the housekeeping
@@ -549,7 +568,7 @@ function self.pop(lane, n, name)
   o.write()
   t, worker, mine = sharing(), name, homing() and homes().mine or nil
   P = {lane = lane, n = n, picked = {nil}, out = 0, gone = {}, tenants = {}, queue = {nil}, touched = {nil}, own = {nil}, fetched = 0, last = 0,
-    all = false, low = 0, reached = 0, vain = 0, shared = false}
+    all = false, low = 0, reached = 0, vain = 0, looked = 0, shared = false}
   look_at_held()
   if P.shared then
     P.reached = t.number(t.level_field(lane))
