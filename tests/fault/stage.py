@@ -74,7 +74,7 @@ class Stage:
         await eventually(lambda: any(name == member.name for name, _ in self.struck), within_s, "a strike at a point")
 
     def _was_struck(self, name: str, said: dict[str, Any]) -> None:
-        self.striker.mark(f"point_{said['action']}", name, point=said["point"])
+        self.striker.mark(f"point_{said['action']}", name, point=said["point"], seconds=said["seconds"])
         self.struck.append((name, said["point"]))
 
     # -- requests ------------------------------------------------------------------------------------------

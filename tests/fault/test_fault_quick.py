@@ -34,8 +34,8 @@ def test_the_harness_notices_a_guard_that_was_taken_out(repository: Path) -> Non
     assert done.stdout.splitlines()[-1].split()[:2] == ["mutants=1", "caught=1"]
 
 
-@pytest.mark.parametrize("name", ["pull_answer_lost", "wake_up_lost", "password_changes"])
-async def test_scenarios_that_reach_into_the_queue_pass_with_every_guard_in_place(name: str) -> None:
+@pytest.mark.parametrize("name", ["pull_answer_lost", "wake_up_lost", "password_changes", "same_worker_again"])
+async def test_scenarios_of_each_kind_pass_with_every_guard_in_place(name: str) -> None:
     mark = uuid.uuid4().hex
     async with warm_launcher(mark, "simulated", Path()) as launcher:
         seen = await play(name, PATIENT.name if name == PATIENT.scenario else "", launcher, mark, server_binary(""))
