@@ -22,11 +22,11 @@ from bench.saved import BENCHMARKS, Reports, command
 SHOWN = {
     "broker": "Queues side by side",
     "engine": "Engine: ",
-    "front_end": "Front end: (parts|CPU µs a request of 64 tokens, whole|1,000 streams)",
+    "front_end": "Front end: CPU µs a request of 64 tokens, whole",
     "scheduling": "Pickup|Pulls",
-    "goodput": r"Urgent: 8 workers full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions",
-    "shards": "",
-    "gateway": "Streams|By turns: what|Side by side with vllm serve: what",
+    "goodput": r"Urgent: 8 workers full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions: cached",
+    "shards": "Costs",
+    "gateway": "Streams|By turns: what",
 }
 """Beginnings of the titles of the tables that the page shows, by report. The result files have all tables."""
 PICTURES_FOLDER = "performance"
@@ -129,7 +129,7 @@ def about(report: Report) -> str:
         *(f"{name} {version}" for name, version in packages.items()),
     ]
     stolen = machine.get("stolen_percent")
-    busy = "" if stolen is None else f" Steal: {stolen} % of the CPU time that was wanted."
+    busy = f" Steal: {stolen} % of the CPU time that was wanted." if stolen else ""
     small = " **Small** sizes." if report.settings.get("quick") else ""
     changed = "" if report.sources == digest(report.name) else "**, changed since**"
     commit = f" Code: {report.commit}{changed}." if report.commit else ""
