@@ -290,12 +290,12 @@ def client_environment(url: str, key: str, model: str) -> dict[str, str]:
 
 def table(rows: list[Row]) -> str:
     """The rows as Markdown, a line for each client."""
-    lines = ["| client | calls that work | that do not |", "|---|---|---|"]
+    lines = ["| client | calls that work |", "|---|---|"]
     for name in dict.fromkeys(row.family.name for row in rows):
         own = [row for row in rows if row.family.name == name]
         client = own[0].family.title or " ".join(f"`{each}`" for each in own[0].family.packages) or name
-        failed = ", ".join(row.call for row in own if row.error)
-        lines.append(f"| {client} | {sum(not row.error for row in own)} of {len(own)} | {failed} |")
+        failed = "".join(f", not {row.call}" for row in own if row.error)
+        lines.append(f"| {client} | {sum(not row.error for row in own)} of {len(own)}{failed} |")
     return "\n".join(lines)
 
 
