@@ -70,7 +70,6 @@ NOT_RUN = {
     ("performance.md", "bench --queue"): "takes minutes; tests/integration/test_bench.py has the options",
     ("security.md", "# entra.py"): "needs an account of Azure",
     ("security.md", "openssl req"): "tests/security/test_security_page.py runs it",
-    ("security.md", "aclfile"): "tests/security/test_security_page.py renders it",
     ("start.md", "--model Qwen"): "needs a GPU and a large model",
     ("start.md", "VLLM_URL="): "waits for a server",
     ("upgrade.md", "--model ./model"): "starts vLLM",

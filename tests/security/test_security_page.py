@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import yaml
 from streamfleet.common.settings import GROUPS, PREFIX, variable
 from streamfleet.operator.access_rules import Role
 from tests.integration.k8s_chart import charted, differences
-from tests.integration.k8s_manifests import only, render
+from tests.integration.k8s_manifests import only, with_component
 from tests.programs import program, skip_without
 from tests.security.tls import with_tls
 from tests.servers import WITH_SELECTORS, newest
@@ -103,16 +102,10 @@ def test_every_role_and_setting_that_it_names_exists(page: str) -> None:
 
 
 @pytest.mark.timeout(240)  # a bare machine fetches kubectl first
-def test_the_overlay_for_kubernetes_gives_a_server_that_knows_the_users(
-    repository: Path, tmp_path: Path, page: str
-) -> None:
-    (patches,) = [body for language, body in FENCE.findall(page) if language == "yaml" and "aclfile" in body]
+def test_the_component_gives_a_server_that_knows_the_users_as_the_values_do(page: str) -> None:
+    assert "`k8s/components/redis-users`" in page
     (values,) = [body for language, body in FENCE.findall(page) if language == "yaml" and "acl: streamfleet" in body]
-    shutil.copytree(repository / "k8s/base", tmp_path / "base")
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(f"resources:\n  - ../base\n{patches}", encoding="utf-8")
-    manifests = render(overlay)
+    manifests = with_component("redis-users")
     assert differences(manifests, charted(values=yaml.safe_load(values))) == []
     pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"][-1] == "/etc/redis-acl/users.acl"
