@@ -84,15 +84,13 @@ Names that end in `_total` are counters, those marked {HISTOGRAM} histograms, th
 also have the label `queue`.
 """
 MORE = """\
-## Questions and their queries
+## Queries
+
+The [dashboards](../monitoring/dashboards) have them. One that they do not show: the share of the engines' time that was
+for nothing.
 
 ```text
-Is any lane late, and by how much?      max by (lane) (streamfleet_queue_deadline_pressure_seconds)
-How long do they wait on average?       sum by (lane) (rate(streamfleet_queued_seconds_sum[5m])) / sum by (lane) (rate(streamfleet_queued_seconds_count[5m]))
-What share of them misses its deadline? sum(rate(streamfleet_queue_requests_ended_total{status="expired"}[5m])) / sum(rate(streamfleet_queue_requests_ended_total[5m]))
-How full are the engines?               sum(streamfleet_running) / sum(streamfleet_slots)
-Which share of prompts is cached?       sum(rate(streamfleet_tokens_cached_total[5m])) / sum(rate(streamfleet_tokens_total{kind="prompt"}[5m]))
-Engine time for nothing, share          sum(rate(streamfleet_run_seconds_sum{status=~"postponed|released|lost"}[5m])) / sum(rate(streamfleet_run_seconds_sum[5m]))
+sum(rate(streamfleet_run_seconds_sum{status=~"postponed|released|lost"}[5m])) / sum(rate(streamfleet_run_seconds_sum[5m]))
 ```
 
 Two of vLLM's metrics have new names in its releases 0.24 to 0.32:

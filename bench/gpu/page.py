@@ -18,6 +18,8 @@ from bench.gpu.tables import steps
 PAGE = ROOT / "docs" / "gpu.md"
 LEFT_OUT = (steps({}).title, "SIGKILL: ")
 """Beginnings of the titles of tables that the page leaves out: its steps, and one of which the targets say all."""
+SPEED = "tokens/s of the worker, "
+"""Beginning of the names of targets that the page leaves out: the table of speeds has their figures."""
 
 
 def fill(text: str, results: Path) -> str:
@@ -39,8 +41,9 @@ def proof(results: Path) -> str:
     if not path.is_file():
         return titled(steps({}))
     report = of_gpu(path)
+    targets = [target for target in report.targets if not target.name.startswith(SPEED)]
     tables = [titled(table) for table in report.tables if not table.title.startswith(LEFT_OUT)]
-    return "\n\n".join([about(report), sizes(report), targets_markdown(report.targets), *tables])
+    return "\n\n".join([about(report), sizes(report), targets_markdown(targets), *tables])
 
 
 def of_gpu(path: Path) -> Report:
