@@ -79,9 +79,8 @@ METRICS = f"""\
 # Metrics
 
 Workers serve `/metrics` on port 9100, with vLLM's own `vllm:…`; the exporter, one for each queue, on 9101, also while
-no worker lives; gateways on 8081. [operate.md](operate.md#alerts) says what to do when one of them raises an alert.
-Names that end in `_total` are counters, those marked {HISTOGRAM} histograms, the others gauges. All of the exporter's
-also have the label `queue`.
+no worker lives; gateways on 8081. Names that end in `_total` are counters, those marked {HISTOGRAM} histograms, the
+others gauges. All of the exporter's also have the label `queue`.
 """
 MORE = """\
 ## Queries
@@ -111,9 +110,7 @@ no series before the first throughput, which takes a second with a backlog, nor 
 ## The exporter
 
 One look at the queue, of about 110 commands however long it is, serves all who ask within 5 s. Without an answer of
-Redis within 5 s, `streamfleet_exporter_up` is 0, there is no series of the queue, and `/readyz` has the reason. With
-[users for each role](security.md#what-each-role-can-do), it runs as the operator: the
-autoscaler's user may not read ages, deadlines and workers.
+Redis within 5 s, `streamfleet_exporter_up` is 0, there is no series of the queue, and `/readyz` has the reason.
 """  # noqa: E501 - a query or a row of a table is one line
 VALUES: tuple[tuple[str, Iterable[str]], ...] = (
     ("`lane`", LANES),

@@ -67,10 +67,7 @@ class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by
     redis_url: SecretStr = Field(
         SecretStr("redis://localhost:6379/0"),
         validation_alias=known_as("REDIS_URL", "REDIS_URL"),
-        description=(
-            "redis://, rediss:// (TLS) or unix://, redis+sentinel://host:26379,host:26379/service/0 or "
-            "redis+cluster://host:6379,host:6379."
-        ),
+        description="Address of Redis: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://.",
     )
     redis_credentials: ImportString[Any] | None = Field(
         None,
@@ -269,10 +266,7 @@ class WorkerSettings(Group):
     )
     patient_lanes: Annotated[tuple[Lane, ...], NoDecode] = Field(
         (Lane.NORMAL, Lane.LOW),
-        description=(
-            "Lanes that give way to urgent requests: normal,low (low leaves the whole reserve free, normal an eighth "
-            "of it), low, or none."
-        ),
+        description="Lanes that leave a reserve free, and give way to urgent requests: normal,low, or low, or none.",
     )
     checkpoint_tokens: int = Field(
         0,

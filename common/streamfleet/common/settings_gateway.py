@@ -32,15 +32,13 @@ class WebhookSettings(Group):
 
     gateway_webhooks_allow_private: bool = Field(
         False,
-        description="Callback URLs may lead to private and loopback addresses, never to link-local and metadata ones.",
+        description="Callback URLs may lead to private and loopback addresses.",
     )
     gateway_webhooks_allow_http: bool = Field(False, description="Callback URLs may be http://, unencrypted.")
     gateway_webhooks_ports: Listed[int] = Field(
         (80, 443), description="Ports of callback URLs, with commas between; 0 for any."
     )
-    gateway_webhooks_per_host: int = Field(
-        4, ge=1, description="Most attempts at once at one host: a slow receiver holds up no others."
-    )
+    gateway_webhooks_per_host: int = Field(4, ge=1, description="Most attempts at once at one host.")
     gateway_webhooks_limit: int = Field(
         10_000,
         ge=1,
@@ -136,16 +134,13 @@ class GatewaySettings(BatchSettings, WebhookSettings):
         8081,
         ge=0,
         le=65_535,
-        description="Port of its probes and metrics, which callers' connections cannot fill up; 0 picks a free one.",
+        description="Port of its probes and metrics; 0 picks a free one.",
     )
     gateway_processes: int = Field(
         1,
         ge=1,
         le=64,
-        description=(
-            "Processes that serve that port together, at most one for each core. On Kubernetes leave it at 1 and have "
-            "more replicas."
-        ),
+        description="Processes that serve that port together, at most one for each core; 1 on Kubernetes.",
     )
     gateway_models: Listed[str] = Field(
         (),
@@ -172,8 +167,8 @@ class GatewaySettings(BatchSettings, WebhookSettings):
     gateway_early_space: Literal["on", "off"] = Field(
         "off",
         description=(
-            "on: an answer without stream that takes longer than 50 s begins with white space, for proxies that cut "
-            "silent connections; an error after that is a cut connection."
+            "on: an answer without stream begins with white space after 50 s, for proxies that cut silent connections; "
+            "an error after that is a cut connection."
         ),
     )
     gateway_store_responses: Literal["on", "off"] = Field(
