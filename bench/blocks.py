@@ -124,7 +124,6 @@ def about(report: Report) -> str:
         str(machine.get("processor", "")),
         f"{machine.get('cores', '?')} cores",
         f"{machine.get('memory_gib', '?')} GiB",
-        f"Linux {machine.get('kernel', '?')}",
         f"Python {machine.get('python', '?')}",
         *(f"{name} {version}" for name, version in packages.items()),
     ]
