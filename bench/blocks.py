@@ -24,8 +24,8 @@ SHOWN = {
     "engine": "Engine: ",
     "front_end": "Front end: CPU µs a request of 64 tokens, whole",
     "scheduling": "Pickup|Pulls",
-    "goodput": r"Urgent: 8 workers full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions: cached",
-    "shards": "Costs",
+    "goodput": r"Urgent: 8 workers full of low, 10% urgent, \d|Tenants: 20|Deadlines|Sessions",
+    "shards": "Costs|Fleets",
     "gateway": "Streams|By turns: what",
 }
 """Beginnings of the titles of the tables that the page shows, by report. The result files have all tables."""
