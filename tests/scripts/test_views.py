@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import EntryState, Submission
+from streamfleet.common.broker.types import EntryState, Submission, TenantRule
 from streamfleet.common.protocol import Lane
 from streamfleet.operator.request_location import trace
 from streamfleet.operator.snapshot import read_queue, take_snapshot
@@ -89,6 +89,36 @@ async def test_what_runs_next_is_told_by_turns(queue: Queue) -> None:
     assert all(rank == due[entry] for entry, rank in found)
     lane, rank = await queue.broker.head() or (None, 0)
     assert (lane, rank in due.values()) == (Lane.HIGH, True)
+
+
+@pytest.mark.parametrize("lane", ["high", "normal"])
+async def test_who_is_at_its_limit_or_was_interrupted_is_seen_too(queue: Queue, lane: str) -> None:
+    """Whichever lane a tenant runs in, and however many others have nothing that waits."""
+    broker = queue.broker
+    await broker.set_tenant("full", TenantRule(1.0, 1))
+    await queue.add(lane, f"{NOW}-0", tenant="full")
+    await queue.pull("w1", 1)
+    await queue.add("high", f"{NOW}-1", tenant="c", deadline=FAR + 1)
+    (claim,) = (await queue.pull("w1", 1)).claims
+    await broker.release("w1", [claim.lease], gave_way=True, kept={claim.lease: ("run", 3)})
+    others = ("b", *(f"t{each}" for each in range(200)))
+    await queue.command("ZADD", queue.keys.turns(Lane.NORMAL), *(word for each in others for word in (-1, each)))
+    for at, tenant in ((2, "full"), (3, "full"), (4, "b"), (5, "b")):
+        await queue.add("high", f"{NOW}-{at}", tenant=tenant)
+    await queue.pull("w1", 0)
+    _, sample = await read_queue(broker)
+    ranked = [each for each in sample.ranked if each.lane is Lane.HIGH]
+    assert (len(ranked), sum(each.number for each in ranked)) == (5, 5)
+    assert [entry for entry, _ in (await broker.next_ready(9))[Lane.HIGH]] == [f"{NOW}-{at}" for at in (4, 1, 5, 2, 3)]
+
+
+async def test_of_a_tenant_at_its_limit_alone_the_first_rank_is_told(queue: Queue) -> None:
+    await queue.broker.set_tenant("full", TenantRule(1.0, 1))
+    for at in range(3):
+        await queue.add("high", f"{NOW}-{at}", tenant="full")
+    await queue.pull("w1", 1)
+    _, sample = await read_queue(queue.broker)
+    assert [(each.place, each.rank_ms) for each in sample.ranked] == [(at, sample.first_ms[Lane.HIGH]) for at in (0, 1)]
 
 
 async def test_tenants_are_shown_with_all_that_they_have_waiting(queue: Queue) -> None:

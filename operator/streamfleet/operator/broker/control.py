@@ -54,7 +54,7 @@ class ControlBroker(WaitingBroker, ClientBroker):
     async def sample(self, ready: Mapping[Lane, int], delayed_at_most: int) -> Sample:
         """Ages and deadlines, as far as `audit` does not tell, at a cost that does not grow with the queue.
 
-        One round trip, and three more while requests wait that have a tenant or a home.
+        One round trip, and four more while requests wait that have a tenant or a home.
 
         Args:
             ready: number of requests that wait in each lane.

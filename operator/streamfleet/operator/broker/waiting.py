@@ -18,6 +18,8 @@ from streamfleet.operator.broker.audit import PLACES, Ranked, places
 
 MOST_SETS = 64
 """Largest number of tenants, and of homes, whose sets are read in a lane."""
+MOST_TENANTS = 2_000
+"""Largest number of tenants not in turn that are looked for."""
 STEPS = 5
 """Parts into which the ranks between two rows of a set are divided."""
 Rows = Sequence[tuple[str, int]]
@@ -26,17 +28,21 @@ Rows = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names of a lane's sets: homes by their first rank; tenants by turns, and by about their first deadline."""
+    """Names of a lane's sets: homes by their first rank; tenants by turns, and by about their first deadline.
+
+    `full` has the tenants that wait at their limit, if fewer than `MOST_SETS` are in turn.
+    """
 
     homes: Sequence[bytes]
     turns: Sequence[bytes]
     late: Sequence[bytes]
+    full: list[bytes] = field(default_factory=list)
 
     @property
     def tenants(self) -> Sequence[bytes]:
-        """Some tenants: those whose turns come next, and those with the first deadlines."""
+        """Some tenants: those whose turns come next, those at their limit, and those with the first deadlines."""
         half = MOST_SETS // 2
-        return [name for name in dict.fromkeys((*self.turns[:half], *self.late[:half])) if name]
+        return [name for name in dict.fromkeys((*(*self.turns, *self.full)[:half], *self.late[:half])) if name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +117,47 @@ class WaitingBroker(BrokerBase):
 
     async def _next(self, lane: Lane, plain: Rows, names: _Names, count: Labelled, most: int) -> Rows:
         homes = [self._set(lane, b":h:", home) for home in names.homes[:most]]
-        tenants = [name for name in names.turns[:most] if name] if count.shared else []
+        tenants = [name for name in (*names.turns[:most], *names.full[:most]) if name] if count.shared else []
         keys = [*homes, *chain.from_iterable(self._sets_of(lane, name) for name in tenants)]
         keys.append(self._set(lane, b":held"))
         replies = await self._look_all([("ZRANGE", key, 0, most - 1, "WITHSCORES") for key in keys])
         rows = dict(zip(keys, map(ready_entries, replies), strict=True))
-        of_nobody = _by_rank(plain, *(rows[key] for key in homes))
+        of_nobody, held = _by_rank(plain, *(rows[key] for key in homes)), rows[keys[-1]]
         if not count.shared:
-            return _by_rank(of_nobody, rows[keys[-1]])[:most]
-        turns = [
-            _by_rank(*(rows[key] for key in self._sets_of(lane, name))) if name else of_nobody
-            for name in names.turns[:most]
-        ]
-        return [each for at_once in zip_longest(*turns) for each in at_once if each][:most]
+            return _by_rank(of_nobody, held)[:most]
+        turns, full = (
+            [_by_rank(*(rows[key] for key in self._sets_of(lane, name))) if name else of_nobody for name in some[:most]]
+            for some in (names.turns, names.full)
+        )
+        return [*_by_turns(*turns, held), *_by_turns(*full)][:most]
 
     async def _names(self, counts: Mapping[Lane, Labelled]) -> dict[Lane, _Names]:
         """Names of the sets of lanes in which something has a label."""
+        if not counts:
+            return {}
         words: list[tuple[Any, ...]] = []
         for lane in counts:
             words.append(("ZRANGE", self._set(lane, b":firsts"), 0, MOST_SETS - 1))
             words.append(("ZRANGEBYSCORE", self.keys.turns(lane), 0, "+inf", "LIMIT", 0, MOST_SETS))
             words.append(("ZRANGE", self._set(lane, b":late"), 0, MOST_SETS - 1))
-        replies = await self._some(words)
-        return {lane: _Names(*replies[3 * at : 3 * at + 3]) for at, lane in enumerate(counts)}
+        # A tenant at its limit has a score below 0 in a lane where it runs, and perhaps none where it only waits.
+        below_0 = ("-inf", "(0", "LIMIT", 0, MOST_TENANTS)
+        words += [("ZRANGEBYSCORE", self.keys.turns(lane), *below_0) for lane in LANES]
+        replies = await self._look_all(words)
+        found = {lane: _Names(*replies[3 * at : 3 * at + 3]) for at, lane in enumerate(counts)}
+        others = [*dict.fromkeys(chain.from_iterable(replies[3 * len(counts) :]))][:MOST_TENANTS]
+        asked = [
+            (lane, name)
+            for lane, names in found.items()
+            if counts[lane].shared and len(names.turns) < MOST_SETS
+            for name in others
+            if name not in names.turns
+        ]
+        sets = await self._some([("EXISTS", *self._sets_of(*each)) for each in asked])
+        for (lane, name), number in zip(asked, sets, strict=True):
+            if number:
+                found[lane].full.append(name)
+        return found
 
     def _set(self, lane: Lane, kind: bytes = b"", name: bytes = b"") -> bytes:
         return self.keys.ready(lane).encode() + kind + name
@@ -168,6 +192,10 @@ def _places_of(sets: int) -> int:
 
 def _by_rank(*sets: Rows) -> Rows:
     return sorted(chain.from_iterable(sets), key=lambda row: row[1])
+
+
+def _by_turns(*sets: Rows) -> Rows:
+    return [each for at_once in zip_longest(*sets) for each in at_once if each]
 
 
 def _merged(lane: Lane, samples: Iterable[_Sample]) -> list[Ranked]:
