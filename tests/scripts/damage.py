@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 from streamfleet.common.broker.types import Completion, Home, Lease, Retry, TenantRule
 from streamfleet.common.errors import BrokerUnavailable
@@ -41,13 +42,14 @@ HOW = ("deleted", "of another type", "of an earlier time")
 
 
 class Played:
-    """A clock for the mender, which stands still between two steps."""
+    """A clock for the mender: between two steps it only goes on by `call_ms` at each reading."""
 
     def __init__(self) -> None:
-        self.now = BEGIN
+        self.now, self.call_ms, self._calls = BEGIN, 0, 0
 
     def monotonic(self) -> float:
-        return self.now / 1_000
+        self._calls += 1
+        return (self.now + self._calls * self.call_ms) / 1_000
 
     def now_ms(self) -> int:
         return self.now
@@ -98,6 +100,20 @@ class Damaged:
         damaged, counters = dict(damages), {self.queue.keys.counts, self.queue.keys.lane_states}
         await self._check(sure="of an earlier time" not in damaged.values() and not counters <= damaged.keys())
         await self._drain()
+
+    async def play_long(self, number: int) -> None:
+        """Delete the set of a lane in which so many wait, where each of the mender's calls takes 10 ms.
+
+        Raises:
+            AssertionError: ten seconds later something is not as it must be.
+        """
+        await self.queue.broker.ensure_groups()
+        await fill(self.queue, number, BEGIN)
+        self.clock.call_ms = 10
+        await self._damage(self.queue.keys.ready(Lane.HIGH), "deleted")
+        while self.clock.now < BEGIN + MENDED_MS:
+            await self._step()
+        await self._check(sure=True)
 
     async def play_idle(self, key: str) -> None:
         """Bring a key back as it was under load, once all requests have ended and all workers sleep.
@@ -231,7 +247,7 @@ class Damaged:
 
     def _deadline(self, dump: dict[str, dict[str, dict[str, dict[str, str]]]], name: str) -> int | None:
         lane, _, stream_id = name.partition(":")
-        return self.deadlines[dump[f"lane:{lane}"]["entries"][stream_id]["id"]]
+        return self.deadlines.get(dump[f"lane:{lane}"]["entries"][stream_id].get("id", ""))
 
     async def _drain(self) -> None:
         """All requests end; each has one result, and those that had no deadline one of a run."""
@@ -265,17 +281,23 @@ async def play(queue: Queue, seed: int) -> None:
     await played.play(*damages(sorted(names), seed))
 
 
-async def made_anew(queue: Queue, number: int) -> str:
-    """Make a lane anew in which so many wait, half of them of tenants, a tenth of sessions. Returns what it cost."""
-    keys, home = queue.keys, Home("1", 0)
+async def fill(queue: Queue, number: int, now_ms: int) -> None:
+    """So many wait in a lane, half of them of tenants, a tenth of sessions."""
     labels = [{"tenant": f"t{each % 50}"} if each % 2 else {} for each in range(50)]
     labels[::10] = [{"session": f"s{each}"} for each in range(5)]
     for first in range(0, number, 1_000):
-        some = [labels[each % 50] for each in range(first, min(first + 1_000, number))]
-        fields = [("body", BODY, *(word for pair in each.items() for word in pair)) for each in some]
-        await queue.connection.pipeline([("XADD", keys.lane(Lane.HIGH), "*", *each) for each in fields])
-    while (await queue.broker.pull("w1", 0, stage_entries=2_000, home=home)).staged:
+        adds = [
+            ("XADD", queue.keys.lane(Lane.HIGH), f"{now_ms}-{each}", "body", BODY, *chain(*labels[each % 50].items()))
+            for each in range(first, min(first + 1_000, number))
+        ]
+        await queue.connection.pipeline(adds)
+    while (await queue.broker.pull("w1", 0, stage_entries=2_000, home=Home("1", 0))).staged:
         pass
+
+
+async def made_anew(queue: Queue, number: int) -> str:
+    """Make a lane anew in which so many wait. Returns what it cost."""
+    await fill(queue, number, int(time.time() * 1_000))
     before = (await queue.broker.audit()).lanes
     await queue.command("CONFIG", "SET", "slowlog-log-slower-than", 1_000)
     await queue.command("SLOWLOG", "RESET")

@@ -20,7 +20,7 @@ MENDED = (109, 810177)
 """Seeds of a restored `:firsts`, in which a home stands for which nothing waits, and of both keys with counters."""
 
 
-@pytest.mark.parametrize("seed", [*range(5), *MENDED])
+@pytest.mark.parametrize("seed", [*range(8), *MENDED])
 async def test_whatever_is_damaged_is_made_anew(redis_url: str, seed: int) -> None:
     await play(redis_url, seed)
 
@@ -45,6 +45,11 @@ async def test_without_any_request_too_what_is_damaged_is_made_anew(redis_url: s
         await Damaged(queue, 1).play_idle(f"{queue.keys.base}{name}")
 
 
-async def test_a_long_lane_is_made_anew(redis_url: str) -> None:
+async def test_a_long_lane_is_made_anew_within_ten_seconds_beside_running_work(redis_url: str) -> None:
     async with open_queue(redis_url) as queue:
-        print(await damage.made_anew(queue.with_limits(now_ms=None, lane_limit=10**6, patience_ms=10**7), 20_000))
+        await Damaged(queue, 1).play_long(20_000)
+
+
+async def test_what_it_costs_is_measured(redis_url: str) -> None:
+    async with open_queue(redis_url) as queue:
+        assert "2000 made anew" in await damage.made_anew(queue.with_limits(now_ms=None, patience_ms=10**7), 2_000)
