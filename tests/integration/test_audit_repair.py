@@ -183,6 +183,20 @@ async def test_who_waits_for_a_deleted_request_is_told(
         assert await fleet.broker.result(stays.id) is None
 
 
+async def test_who_waits_for_a_deleted_result_is_told(
+    redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamfleet.producer.slots.RECHECK_S", 0.1)
+    monkeypatch.setattr("streamfleet.producer.slots.FIRST_SAFETY_S", 0.05)
+    async with Client(redis_url) as fleet:
+        handle = await fleet.enqueue(BODY)
+        await handle.cancel()
+        await raw_redis.delete(fleet.broker.keys.result(handle.id))
+        result = await asyncio.wait_for(handle.result(), 10)
+        assert result.error is not None
+        assert (result.status, result.error["code"]) == ("dead", "vanished")
+
+
 @pytest.mark.parametrize("broken", ["request:{}", "lane:low"])
 async def test_a_broken_key_does_not_keep_others_from_their_results(
     redis_url: str, raw_redis: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch, broken: str

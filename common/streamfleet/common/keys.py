@@ -98,7 +98,13 @@ ORIGINS = {
         "what was set",
     ),
     "meta": Origin("hash", "", "the queue's configuration; workers write their own", "a field a limit"),
-    "result": Origin("hash", "", "the answer; who waits for it is not told", UNTIL),
+    "result": Origin(
+        "hash",
+        "",
+        "the answer; a client that waits gets `dead`, code `vanished`, after a minute, or if its role may not end "
+        "requests, after `audit --repair`",
+        UNTIL,
+    ),
     "request": Origin("string", "", "that its id is taken: sent again, it runs twice", UNTIL),
     "reply": Origin("stream", "", "notifications: its client asks for the results now and then", UNTIL),
     "tokens": Origin("stream", "", "partial output; the result has all of it", UNTIL),
