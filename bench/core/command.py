@@ -1,8 +1,9 @@
-"""Common command line of all measurements: small or full sizes, the place of the report, and its printing."""
+"""Common command line of all measurements: small or full sizes, some parts, the report's place and its printing."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -46,3 +47,42 @@ def finish(report: Report, args: argparse.Namespace, *, whole: bool = True) -> N
         console.print(Markdown(markdown(table)))
     console.print(Markdown(targets_markdown(report.targets)))
     print(f"written to {path}")
+
+
+def command(
+    name: str,
+    description: str | None,
+    examples: str,
+    run: Callable[[bool, Sequence[str]], Report],
+    parts: Sequence[str] = (),
+    apart: Sequence[str] = (),
+) -> int:
+    """Run the parts that the command line names, save the report, and print it. Returns the exit status.
+
+    Args:
+        name: the measurement's name.
+        description, examples: for its help.
+        run: measures, given true for small sizes, and names of parts.
+        parts: names of all of its parts.
+        apart: names of parts that run only where they are asked for.
+    """
+    usual = [each for each in parts if each not in apart]
+    known = parser(name, description, examples)
+    more = f" (default: all but {', '.join(apart)})" if apart else ""
+    if parts:
+        words = f"some of {', '.join(parts)}{more}"
+        known.add_argument("--only", type=_names, default=usual, metavar="NAME,…", help=words)
+    args = known.parse_args()
+    names = args.only if parts else ()
+    if unknown := [each for each in names if each not in parts]:
+        known.error(f"no such part: {', '.join(unknown)}; there are {', '.join(parts)}")
+    try:
+        report = run(args.quick, names)
+    except KeyboardInterrupt:
+        return 130
+    finish(report, args, whole=set(usual) <= set(names))
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")

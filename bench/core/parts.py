@@ -1,16 +1,13 @@
-"""Measurements in parts: the result of a part, the type of its progress messages, and a command that runs them."""
+"""Measurements in parts: the result of a part, and the type of its progress messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias
 
-from bench.core.command import finish, parser
-from bench.core.machine import describe
-from bench.core.reports import Report, Table, Target
+from bench.core.reports import Report, Table, Target, new_report
 
 Say: TypeAlias = Callable[[str], None]
 """Called with what is being done now, in a few words."""
@@ -46,7 +43,7 @@ def run(name: str, parts: Parts, quick: bool, only: Sequence[str]) -> Report:
         quick: small sizes.
         only: names of the parts to run.
     """
-    report = Report(name, datetime.now(UTC).date().isoformat(), describe(), {"quick": quick})
+    report = new_report(name, {"quick": quick})
     for each in (each for each in parts if each in only):
         part = parts[each](quick, partial(_say, each))
         report.tables += part.tables
@@ -54,27 +51,6 @@ def run(name: str, parts: Parts, quick: bool, only: Sequence[str]) -> Report:
         report.data[each] = dict(part.data)
         report.settings = {**report.settings, **part.settings}
     return report
-
-
-def command(name: str, description: str | None, examples: str, parts: Parts, apart: Sequence[str] = ()) -> int:
-    """Run the parts that the command line names, save the report, and print it. Returns the exit status.
-
-    Args:
-        name: the measurement's name.
-        description, examples: for its help.
-        parts: all of its parts.
-        apart: names of parts that run only where they are asked for.
-    """
-    usual = [each for each in parts if each not in apart]
-    known = parser(name, description, examples)
-    more = f" (default: all but {', '.join(apart)})" if apart else ""
-    known.add_argument("--only", default=",".join(usual), metavar="NAME,…", help=f"some of {', '.join(parts)}{more}")
-    args = known.parse_args()
-    names = tuple(args.only.split(","))
-    if unknown := [each for each in names if each not in parts]:
-        known.error(f"no such part: {', '.join(unknown)}; there are {', '.join(parts)}")
-    finish(run(name, parts, args.quick, names), args, whole=set(usual) <= set(names))
-    return 0
 
 
 def _say(part: str, what: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from bench.core.machine import describe
 
 ROOT = Path(__file__).parents[2]
 FULL = ROOT / "bench" / "results"
@@ -87,6 +90,11 @@ class Report:
         half_done.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         half_done.replace(path)
         return path
+
+
+def new_report(name: str, settings: Mapping[str, Any]) -> Report:
+    """An empty report of today, on this machine."""
+    return Report(name, datetime.now(UTC).date().isoformat(), describe(), settings)
 
 
 def load(path: Path) -> Report:

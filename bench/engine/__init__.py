@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from statistics import fmean
 
-from bench.core.machine import describe
-from bench.core.reports import Report
+from bench.core.reports import Report, new_report
 from bench.core.rounds import Sample, interleave
 from bench.engine import front_end, tables
 from bench.engine.bare import bare
 from bench.engine.batch import Batch, check_output, check_same_work
 from bench.engine.fed import fed
 from bench.engine.served import served
-from bench.engine.setup import EngineSetup
+from bench.engine.setup import EngineSetup, engine_setup
 from bench.engine.work import Body, bodies
 
 
@@ -43,19 +41,11 @@ class Sizes:
 
 QUICK_SIZES = Sizes(rounds=1, batches=2, requests=24, output_tokens=24, front_end_s=5.0)
 FULL_SIZES = Sizes(rounds=3, batches=2, requests=64, output_tokens=48, front_end_s=30.0)
-GPU_SIZES = Sizes(rounds=3, batches=2, requests=512, output_tokens=96, front_end_s=10.0, warm_up=64)
 
 
-def run(quick: bool, setup: EngineSetup, rounds: int | None = None) -> Report:
-    """Run the measurement.
-
-    Args:
-        quick: small sizes, as a quick check.
-        setup: the engine's setup; its build decides the full sizes.
-        rounds: number of rounds instead of the size's own.
-    """
-    sizes = QUICK_SIZES if quick else FULL_SIZES if setup.cpu else GPU_SIZES
-    sizes = Sizes(**{**asdict(sizes), "rounds": rounds or sizes.rounds})
+def run(quick: bool, _: Sequence[str] = ()) -> Report:
+    """Run the measurement; `quick`: small sizes, as a quick check."""
+    sizes, setup = QUICK_SIZES if quick else FULL_SIZES, engine_setup()
     batches: dict[str, list[Batch]] = {name: [] for name in tables.CONTENDERS}
     asked = [bodies(sizes.requests, sizes.output_tokens, seed) for seed in range(1, sizes.batches + 1)]
     warming = bodies(sizes.warm_up, 8, 0)
@@ -67,8 +57,7 @@ def run(quick: bool, setup: EngineSetup, rounds: int | None = None) -> Report:
     samples = interleave(starts, sizes.rounds, title="round")
     for number in range(sizes.rounds * sizes.batches):
         check_same_work({name: found[number] for name, found in batches.items()})
-    settings = {"quick": quick, **asdict(sizes), "engine_arguments": " ".join(setup.argv)}
-    report = Report("engine", datetime.now(UTC).date().isoformat(), describe(), settings)
+    report = new_report("engine", {"quick": quick, **asdict(sizes), "engine_arguments": " ".join(setup.argv)})
     tables.fill(report, samples, batches, front_end.measure(sizes.front_end_s))
     return report
 

@@ -38,7 +38,7 @@ class Child:
             raise RuntimeError("it was started without pipes")
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        return self.answer()
 
     def wait_for(self, word: str) -> None:
         """Wait for a line that holds this word.
@@ -46,7 +46,7 @@ class Child:
         Raises:
             RuntimeError: the process has ended, or printed something else.
         """
-        if (said := self._answer()) != word:
+        if (said := self.answer()) != word:
             raise RuntimeError(f"a process said {said[:200]!r} in place of {word!r}")
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
@@ -61,7 +61,12 @@ class Child:
                 raise RuntimeError(self._failed())
             time.sleep(LOOK_AGAIN_S)
 
-    def _answer(self) -> str:
+    def answer(self) -> str:
+        """Read the next line.
+
+        Raises:
+            RuntimeError: the process has ended; the message has the end of its output.
+        """
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if not line:
             raise RuntimeError(self._failed())

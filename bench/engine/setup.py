@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,25 +56,3 @@ def engine_setup(*more: str, folder: Path | None = None) -> EngineSetup:
         ModelMissing: a package that the model is made from is not installed.
     """
     return EngineSetup(folder or model_folder(print), GIVEN + more, is_cpu_build())
-
-
-def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Add options for another model than the demo's, and for further arguments of vLLM."""
-    parser.add_argument("--model", type=_model, metavar="DIR", help="a Hugging Face folder (default: the demo's model)")
-    parser.add_argument("--engine-args", default="", metavar="WORDS", help="further arguments of vLLM, in one word")
-
-
-def chosen(args: argparse.Namespace) -> EngineSetup:
-    """Returns the setup that the command line chooses, see `add_choice`."""
-    return engine_setup(*shlex.split(args.engine_args), folder=args.model)
-
-
-def is_usual(args: argparse.Namespace) -> bool:
-    """True if nothing else was chosen: only then may a report replace the one that docs/performance.md shows."""
-    return args.model is None and not args.engine_args
-
-
-def _model(text: str) -> Path:
-    if not (Path(text) / "config.json").is_file():
-        raise argparse.ArgumentTypeError(f"{text}: no model there: a folder with a config.json is wanted")
-    return Path(text)

@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.core.machine import describe
-from bench.core.reports import Report
+from bench.core.reports import Report, new_report
 from bench.core.rounds import Sample, interleave
 from bench.engine.batch import check_output
 from bench.engine.either_way import by_application
 from bench.engine.fed import Fed, fed
 from bench.engine.setup import EngineSetup, engine_setup
 from bench.engine.work import Body, bodies
-from bench.front_end.tables import AGAINST, PACED, RENDERING, STEP_S, WHOLE, fill, key, lags, paced
+from bench.front_end.tables import RENDERING, STEP_S, WHOLE, fill, key, paced
 from bench.front_end.ways import (
     ASGI,
     ENGINE,
@@ -40,17 +36,11 @@ from bench.front_end.ways import (
     rendering,
     ways,
 )
-from bench.gateway.many import Load, Seen, read
-from bench.gateway.stage import staged
-from bench.scripts.commits import environment, unpack
-from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.common.garbage import collect_rarely
 
 # Not in the stub: whoever imports that imports torch and vLLM, six seconds of CPU.
 PACE_VARIABLE = "BENCH_FRONT_END_PACE"
 """Duration of a step: its base in µs, and what a prompt token and a sequence add to it in ns."""
-STEPS_VARIABLE = "BENCH_FRONT_END_STEPS"
-"""File that gets the length of each token's text, then for each step its end, epoch ms, and the requests new in it."""
 ARGUMENTS = (
     "--distributed-executor-backend=bench.front_end.stub.StubExecutor",
     "--load-format=dummy",
@@ -59,64 +49,32 @@ ARGUMENTS = (
     "--enable-chunked-prefill",
 )
 PROMPT_WORDS = (46,)  # 492 bytes of JSON
-PARTS = ("bursts", "paced", "lags")
+PARTS = ("bursts", "paced")
 
 
-def run(
-    quick: bool,
-    rounds: int | None = None,
-    sizes: Sizes | None = None,
-    parts: Sequence[str] = PARTS,
-    against: str = "",
-) -> Report:
+def run(quick: bool, parts: Sequence[str] = PARTS, sizes: Sizes | None = None) -> Report:
     """Run the measurement.
 
     Args:
         quick: small sizes, as a quick check.
-        rounds: number of rounds instead of the size's own.
-        sizes: other sizes.
         parts: some of `PARTS`.
-        against: another commit, whose worker takes turns at the paced streams.
-
-    Raises:
-        CalledProcessError: git does not know the commit.
+        sizes: other sizes.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     sizes = sizes or (QUICK_SIZES if quick else FULL_SIZES)
-    sizes = Sizes(**{**asdict(sizes), "rounds": rounds or sizes.rounds})
-    report = Report("front_end", datetime.now(UTC).date().isoformat(), describe(), {"quick": quick, **asdict(sizes)})
+    report = new_report("front_end", {"quick": quick, **asdict(sizes)})
     setup = engine_setup(*ARGUMENTS)
     if "bursts" in parts:
         fill(report, _bursts(setup, sizes), sizes)
     if "paced" in parts:
-        paced(report, _paced(setup, sizes, against), sizes)
-    if "lags" in parts:
-        lags(report, _lags(setup, sizes), sizes)
+        paced(report, _paced(setup, sizes), sizes)
     return report
 
 
-def _lags(setup: EngineSetup, sizes: Sizes) -> list[Seen]:
-    """Streams at the pace of a reader, through a gateway."""
-    with tempfile.TemporaryDirectory() as folder:
-        steps = Path(folder) / "steps"
-        settings = {**setup.worker_environment(), PACE_VARIABLE: f"{STEP_S * 1e6:.0f},0,0", STEPS_VARIABLE: str(steps)}
-        with staged(settings) as stage:
-            loads = (Load(count, 1 / STEP_S, sizes.paced_tokens, 1, 2.0, MODEL_NAME) for count in sizes.lags_at)
-            return [read(stage, load, steps) for load in loads]
-
-
-def _paced(setup: EngineSetup, sizes: Sizes, against: str) -> dict[str, list[Sample]]:
-    """Many streams at the pace of a reader, by turns with another commit's worker."""
-    with ExitStack() as stack:
-        usual = {**setup.worker_environment(), PACE_VARIABLE: f"{STEP_S * 1e6:.0f},0,0"}
-        measures = {PACED: usual}
-        if against:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamfleet-before-"))
-            unpack(against, Path(folder))
-            measures[AGAINST] = {**usual, "PYTHONPATH": environment(Path(folder))["PYTHONPATH"]}
-        workers = {name: stack.enter_context(fed(each)) for name, each in measures.items()}
-        turns = {name: partial(_whole, each, sizes.paced, sizes.paced_tokens, True) for name, each in workers.items()}
-        return interleave(turns, sizes.rounds)
+def _paced(setup: EngineSetup, sizes: Sizes) -> list[Sample]:
+    """Many streams at the pace of a reader."""
+    with fed({**setup.worker_environment(), PACE_VARIABLE: f"{STEP_S * 1e6:.0f},0,0"}) as worker:
+        return [_whole(worker, sizes.paced, sizes.paced_tokens, streamed=True) for _ in range(sizes.rounds)]
 
 
 def _bursts(setup: EngineSetup, sizes: Sizes) -> dict[str, list[Sample]]:
@@ -144,15 +102,15 @@ def _bursts(setup: EngineSetup, sizes: Sizes) -> dict[str, list[Sample]]:
 
 def _in_process(runner: asyncio.Runner, engine: Any, sizes: Sizes) -> dict[str, Callable[[], Sample]]:
     """Each way with each burst, and the part of them that all share."""
-    short = (sizes.short_at_once, sizes.short_tokens)
     found: dict[str, Callable[[], Sample]] = {
         RENDERING: partial(rendering, engine, bodies(sizes.least, sizes.tokens, 0, PROMPT_WORDS))
     }
     for streamed, at_once in ((False, sizes.at_once), (True, sizes.streamed_at_once)):
         for name, way in ways(engine, streamed=streamed).items():
-            for count, tokens in (*((each, sizes.tokens) for each in at_once), short):
-                asked = [bodies(count, tokens, seed, PROMPT_WORDS) for seed in range(math.ceil(sizes.least / count))]
-                found[key(name, count, tokens, streamed)] = partial(_mean, runner, engine, way, asked)
+            for count in at_once:
+                seeds = range(math.ceil(sizes.least / count))
+                asked = [bodies(count, sizes.tokens, seed, PROMPT_WORDS) for seed in seeds]
+                found[key(name, count, sizes.tokens, streamed)] = partial(_mean, runner, engine, way, asked)
     return found
 
 

@@ -6,11 +6,9 @@ The engine core's process, its scheduler and its sockets are vLLM's own. vLLM ta
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import ModelRunnerOutput
 
-from bench.front_end import PACE_VARIABLE, STEPS_VARIABLE
+from bench.front_end import PACE_VARIABLE
 
 H100 = "6500,22200,22200"
 """Llama 3 8B's shape on an H100: fits the figures of bare AsyncLLM in docs/gpu.md."""
@@ -39,13 +37,6 @@ class StubExecutor(Executor):  # type: ignore[misc]
         self._base_s, self._prompt_s, self._sequence_s = base_us * 1e-6, prompt_ns * 1e-9, sequence_ns * 1e-9
         self._written: dict[str, int] = {}
         self._output: ModelRunnerOutput | None = None
-        self._steps = os.environ.get(STEPS_VARIABLE)
-        self._note([len(tokenizer.decode([token])) for token in self._text])
-
-    def _note(self, line: Any) -> None:
-        if self._steps:
-            with Path(self._steps).open("a") as file:
-                file.write(json.dumps(line) + "\n")
 
     def collective_rpc(self, method: Any, *_: Any, non_block: bool = False, **__: Any) -> Any:
         layer = FullAttentionSpec(
@@ -89,7 +80,6 @@ class StubExecutor(Executor):  # type: ignore[misc]
         if scheduled:
             step_s = self._base_s + self._prompt_s * prompts + self._sequence_s * len(scheduled)
             time.sleep(max(0.0, step_s - (time.perf_counter() - began)))
-            self._note([time.time() * 1000, [new.req_id for new in scheduler_output.scheduled_new_reqs]])
         return _answered(None, non_block)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:  # noqa: ARG002 - vLLM's signature

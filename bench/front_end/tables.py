@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from bench.core.reports import Report, Table, Target
 from bench.core.rounds import Sample, middle, ratio
 from bench.core.tables import shown
 from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes
-from bench.gateway.many import Seen
 
 RENDERING = "template and tokenizer"
 WHOLE = {ENGINE: "a whole worker on Redis", ASGI: "the same worker over ASGI"}
 """Names of whole workers, by the way of their engines."""
 ENGINE_TO_BARE, WHOLE_TO_BARE, FIRST_TO_ASGI = 1.03, 1.2, 0.2
 """Most of bare AsyncLLM's CPU, and of the time over ASGI until a burst's first request is in the core."""
-STREAMED_MS, TOKEN_TO_BARE, CORES = 2.0, 1.5, 0.8
-"""Most CPU of a streamed answer, of a streamed token to bare AsyncLLM's, and of a worker with paced streams."""
-FREE, LEAST_STREAMS, INTERVALS = 0.85, 400, 1.5
-"""Most of a core; so many streams at least that need no more; most lag of these, in intervals of the publisher."""
+STREAMED_MS, CORES = 2.0, 0.8
+"""Most CPU of a streamed answer, and of a worker with paced streams."""
 STEP_S = 0.05
 """Duration of a step of the paced streams: 20 tokens a second of each."""
-PACED, AGAINST = "this checkout", "another commit"
 Samples = Mapping[str, Sequence[Sample]]
 
 
@@ -34,63 +28,26 @@ def key(name: str, count: int, tokens: int, streamed: bool = False) -> str:
 
 def fill(report: Report, samples: Samples, sizes: Sizes) -> None:
     """Put all tables, targets and samples into the report."""
-    report.tables = [_bursts(samples, sizes), _fits(samples, sizes), _parts(samples, sizes), _whole(samples, sizes)]
+    report.tables = [_bursts(samples, sizes), _parts(samples, sizes), _whole(samples, sizes)]
     report.targets = _targets(samples, sizes)
     report.data = {"samples": {name: [dict(each) for each in found] for name, found in samples.items()}}
 
 
-def paced(report: Report, samples: Samples, sizes: Sizes) -> None:
+def paced(report: Report, samples: Sequence[Sample], sizes: Sizes) -> None:
     """Put the table and the target of streams at the pace of a reader into the report."""
     # by the time that the tokens should take: a machine without idle time must not make the worker look cheap
-    cores = {
-        name: middle(found, "process_us") * sizes.paced / 1e6 / (sizes.paced_tokens * STEP_S)
-        for name, found in samples.items()
+    cores = middle(samples, "process_us") * sizes.paced / 1e6 / (sizes.paced_tokens * STEP_S)
+    row = {
+        "of a core": cores,
+        "CPU ms a stream": middle(samples, "process_us") / 1000,
+        "all answered, s": middle(samples, "wall_s"),
     }
-    rows = [
-        {
-            "worker of": name,
-            "of a core": cores[name],
-            "CPU ms a stream": middle(found, "process_us") / 1000,
-            "to this checkout": ratio(found, samples[PACED], "process_us"),
-            "all answered, s": middle(found, "wall_s"),
-        }
-        for name, found in samples.items()
-    ]
     what = f"{sizes.paced:,} streams of {1 / STEP_S:g} tokens/s each"
-    report.tables.append(Table(f"Front end: {what}, whole workers", list(rows[0]), rows))
+    report.tables.append(Table(f"Front end: {what}, a whole worker", list(row), [row]))
     report.targets.append(
-        Target(
-            f"CPU of a whole worker with {what}", cores[PACED], CORES, "at most", "cores", "every text whole, in order"
-        )
+        Target(f"CPU of a whole worker with {what}", cores, CORES, "at most", "cores", "every text whole, in order")
     )
-    report.data["paced"] = {name: [dict(each) for each in found] for name, found in samples.items()}
-
-
-def lags(report: Report, found: Sequence[Seen], sizes: Sizes) -> None:
-    """Put the table and targets of the lag of paced streams into the report."""
-    nominal_s = sizes.paced_tokens * STEP_S
-    rows = [
-        {
-            "streams": seen.streams,
-            "whole, alike": seen.whole if seen.same else 0,
-            "lag p50 ms": seen.p50_ms,
-            "p99 ms": seen.p99_ms,
-            "intervals": seen.p99_ms / (50 * min(6.0, max(1.0, seen.streams / 300))),
-            "worker, of a core": seen.cores["worker 1"] * seen.seconds / nominal_s,
-            "gateway, of a core": seen.cores["gateway"] * seen.seconds / nominal_s,
-        }
-        for seen in found
-    ]
-    title = "Front end: from a token's step to its reader, through one gateway"
-    report.tables.append(Table(title, list(rows[0]), rows))
-    free = [row for row in rows if max(row["worker, of a core"], row["gateway, of a core"]) <= FREE]
-    streams, intervals = (free[-1]["whole, alike"], free[-1]["intervals"]) if free else (None, None)
-    what = f"with neither worker nor gateway above {FREE:.0%} of a core"
-    report.targets += [
-        Target(f"streams {what}", streams, LEAST_STREAMS, "at least", "streams"),
-        Target(f"lag p99 of a token, {what}", intervals, INTERVALS, "at most", "intervals"),
-    ]
-    report.data["lags"] = [asdict(seen) for seen in found]
+    report.data["paced"] = [dict(each) for each in samples]
 
 
 def _bursts(samples: Samples, sizes: Sizes) -> Table:
@@ -114,38 +71,11 @@ def _bursts(samples: Samples, sizes: Sizes) -> Table:
     return Table(f"Front end: CPU µs a request of {sizes.tokens} tokens, simulated model", list(rows[0]), rows)
 
 
-def _fits(samples: Samples, sizes: Sizes) -> Table:
-    rows: list[dict[str, Any]] = []
-    for name in (BARE, ENGINE, ASGI, SERVE):
-        if key(name, sizes.short_at_once, sizes.short_tokens) in samples:
-            whole, streamed = (_fit(samples, name, sizes, streamed=streamed) for streamed in (False, True))
-            rows.append(
-                {
-                    "": name,
-                    "a request": whole[0],
-                    "a token": whole[1],
-                    "a streamed request": streamed[0],
-                    "a streamed token": streamed[1],
-                }
-            )
-    return Table(f"Front end: main thread's µs, {sizes.short_at_once:,} at once", list(rows[0]), rows)
-
-
-def _fit(samples: Samples, name: str, sizes: Sizes, *, streamed: bool) -> tuple[float, float]:
-    """µs of a request without its tokens, and of a token: the line through two lengths of answers."""
-    long_us, short_us = (
-        middle(samples[key(name, sizes.short_at_once, tokens, streamed)], "main_us")
-        for tokens in (sizes.tokens, sizes.short_tokens)
-    )
-    token_us = (long_us - short_us) / (sizes.tokens - sizes.short_tokens)
-    return short_us - token_us * sizes.short_tokens, token_us
-
-
 def _parts(samples: Samples, sizes: Sizes) -> Table:
     """Differences of ways: the main thread's, and for a whole worker the process's."""
 
     def us(name: str, figure: str = "main_us") -> float:
-        return middle(samples[key(name, sizes.short_at_once, sizes.tokens)], figure)
+        return middle(samples[key(name, sizes.parts_at, sizes.tokens)], figure)
 
     rendering = middle(samples[RENDERING], "main_us")
     parts = {
@@ -156,7 +86,7 @@ def _parts(samples: Samples, sizes: Sizes) -> Table:
         "pull, admission, completion, with Redis's client": us(WHOLE[ENGINE], "process_us") - us(ENGINE, "process_us"),
     }
     rows = [{"part": part, "CPU µs a request": spent} for part, spent in parts.items()]
-    title = f"Front end: parts of a request of {sizes.tokens} tokens, {sizes.short_at_once:,} at once"
+    title = f"Front end: parts of a request of {sizes.tokens} tokens, {sizes.parts_at:,} at once"
     return Table(title, list(rows[0]), rows)
 
 
@@ -193,9 +123,6 @@ def _targets(samples: Samples, sizes: Sizes) -> list[Target]:
         ms = middle(samples[key(WHOLE[ENGINE], count, sizes.tokens, streamed=True)], "process_us") / 1000
         title = f"CPU of a whole worker, a streamed answer of {sizes.tokens} tokens; {count:,} at once"
         targets.append(Target(title, ms, STREAMED_MS, "at most", "ms"))
-    mine_us, bare_us = (_fit(samples, name, sizes, streamed=True)[1] for name in (ENGINE, BARE))
-    title, note = "a streamed token, to bare AsyncLLM's DELTA output", f"{shown(mine_us)} and {shown(bare_us)} µs"
-    targets.append(Target(title, mine_us / bare_us, TOKEN_TO_BARE, "at most", "x", note))
     return [*targets, _first(samples, max(sizes.at_once), sizes.tokens)]
 
 

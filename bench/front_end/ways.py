@@ -42,10 +42,8 @@ class Sizes:
         streamed_at_once: the same, streamed.
         paced: number of streams at once, at the pace of a reader.
         paced_tokens: tokens of each of these.
-        lags_at: numbers of such streams through a gateway.
         tokens: tokens of an answer.
-        short_tokens: tokens of the short answers, from which the cost of a token is known.
-        short_at_once: number of short ones in a burst, one of those above.
+        parts_at: number of requests at once, one of those above, whose parts are told.
         least: requests of a sample; of fewer at once, it is the mean of several bursts.
     """
 
@@ -54,14 +52,12 @@ class Sizes:
     streamed_at_once: tuple[int, ...]
     paced: int = 1000
     paced_tokens: int = 200
-    lags_at: tuple[int, ...] = (300, 400, 500, 600, 800, 1000)
     tokens: int = 64
-    short_tokens: int = 8
-    short_at_once: int = 256
+    parts_at: int = 256
     least: int = 256
 
 
-QUICK_SIZES = Sizes(rounds=3, at_once=(256,), streamed_at_once=(256,), paced_tokens=100, lags_at=(200, 400))
+QUICK_SIZES = Sizes(rounds=3, at_once=(256,), streamed_at_once=(256,), paced_tokens=100)
 FULL_SIZES = Sizes(rounds=7, at_once=(64, 256, 1024), streamed_at_once=(256, 512))
 
 

@@ -26,15 +26,15 @@ Ways = Mapping[str, Served]
 """`DIRECT` and `GATEWAY`."""
 
 
-async def ask(ways: Ways, work: Work, rounds: int, model: str) -> Found:
+async def ask(ways: Ways, work: Work, rounds: int) -> Found:
     """Warm both up, then ask both the same for so many rounds: a batch, pairs, and streamed pairs."""
     chance = random.Random(1)
     for server in ways.values():
         for stream in (False, True):
-            await server.run(work.warming(model), stream=stream, in_turn=True)
-    found, alone = Found(), work.alone(model)
+            await server.run(work.warming(), stream=stream, in_turn=True)
+    found, alone = Found(), work.alone()
     for _ in track(range(rounds), "round"):
-        batch = await _one_after_the_other(ways, work.together(model), chance)
+        batch = await _one_after_the_other(ways, work.together(), chance)
         whole = await in_pairs(ways, alone, chance, stream=False)
         streamed = await in_pairs(ways, alone, chance, stream=True)
         found.add({name: Answers(batch[name], whole[name], streamed[name]) for name in ways})

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,15 +17,11 @@ from bench.core.rounds import Sample, interleave, percentile
 from bench.engine.batch import OtherWork
 from bench.gateway import paced_worker
 from bench.gateway.stage import Stage, staged
-from bench.scripts.commits import environment, unpack
-from streamfleet.common.settings import GatewaySettings
+from streamfleet.common.protocol import CHAT
 
 READERS_S = 300.0
 MODEL = "simulated"
-NOW, TWO, BEFORE = "this checkout", "with two processes", "another commit"
-PROCESSES = "GATEWAY_PROCESSES"
-# Not imported: workers of an older commit load this module too, and the protocol there may lack these names.
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 TEXTS: dict[str, Callable[[Any], str]] = {
     CHAT: lambda answer: answer["choices"][0]["message"]["content"],
     RESPONSES: lambda answer: answer["output"][0]["content"][0]["text"],
@@ -96,43 +90,21 @@ class Seen:
     cores: Mapping[str, float]
 
 
-def measure(load: Load, more: Mapping[str, str] | None = None) -> Seen:
-    """Start everything, with more variables for gateway and workers, read all streams, and end everything."""
+def measure(load: Load) -> Seen:
+    """Start everything, read all streams, and end everything."""
     slots = round(SPARE * load.streams / load.workers) + SPARE_SLOTS
-    settings = {**paced_worker.environment(load.tokens_per_s, slots), **(more or {})}
-    with staged(settings, module="bench.gateway.paced_worker", count=load.workers, gateway=more) as stage:
+    settings = paced_worker.environment(load.tokens_per_s, slots)
+    with staged(settings, module="bench.gateway.paced_worker", count=load.workers) as stage:
         return read(stage, load)
-
-
-def sides(loads: Sequence[Load], against: str, rounds: int) -> dict[str, list[Sample]]:
-    """CPU of an answer of each load, by turns: this checkout, with two processes of the gateway, and another commit.
-
-    Raises:
-        CalledProcessError: git does not know the commit.
-    """
-    with tempfile.TemporaryDirectory(prefix="streamfleet-before-") as folder:
-        by_side: dict[str, dict[str, str]] = {NOW: {}}
-        if PROCESSES.lower() in GatewaySettings.model_fields:
-            by_side[TWO] = {f"STREAMFLEET_{PROCESSES}": "2"}
-        if against:
-            unpack(against, Path(folder))
-            by_side[BEFORE] = {"PYTHONPATH": environment(Path(folder))["PYTHONPATH"]}
-        measures = {key(name, load): partial(_sample, load, more) for load in loads for name, more in by_side.items()}
-        return interleave(measures, rounds)
 
 
 def apis(load: Load, rounds: int) -> dict[str, list[Sample]]:
     """CPU of an answer of this load by each API, by turns."""
-    return interleave({path: partial(_sample, replace(load, path=path), {}) for path in TEXTS}, rounds)
+    return interleave({path: partial(_sample, replace(load, path=path)) for path in TEXTS}, rounds)
 
 
-def key(side: str, load: Load) -> str:
-    """The name of a measure of `sides`."""
-    return f"{side}; {load.streams:,} streams"
-
-
-def _sample(load: Load, more: Mapping[str, str]) -> Sample:
-    seen = measure(load, more)
+def _sample(load: Load) -> Sample:
+    seen = measure(load)
     if seen.whole < load.streams or not seen.same:
         raise OtherWork(f"{seen.whole} of {load.streams} streams whole, {seen.texts} texts")
     ms = {part: cores * seen.seconds / load.streams * 1000 for part, cores in seen.cores.items()}
@@ -140,8 +112,8 @@ def _sample(load: Load, more: Mapping[str, str]) -> Sample:
     return {**figures, "groups": seen.entries / load.streams, "cores": sum(seen.cores.values()), "p99_ms": seen.p99_ms}
 
 
-def read(stage: Stage, load: Load, steps: Path | None = None) -> Seen:
-    """Ask for the same answer unstreamed, then read all streams at once; lags from the engine's steps, if given."""
+def read(stage: Stage, load: Load) -> Seen:
+    """Ask for the same answer unstreamed, then read all streams at once."""
     asked = httpx.post(
         stage.url + load.path,
         json=load.body,
@@ -152,7 +124,6 @@ def read(stage: Stage, load: Load, steps: Path | None = None) -> Seen:
     answer = asked.raise_for_status().json()
     text = TEXTS[load.path](answer)
     command = [sys.executable, "-m", "bench.gateway.readers", str(stage.port), str(load.streams), str(load.over_s)]
-    command += [str(steps)] if steps else []
     given = "\n".join([load.path, json.dumps({**load.body, "stream": True}), stage.key, ""])
     before = stage.cpu()
     ran = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=READERS_S, check=False)

@@ -1,8 +1,7 @@
 """Many readers of streams in one process, which only stores the bytes that arrive, and their times.
 
-`python -m bench.gateway.readers PORT STREAMS OVER_S [STEPS]`. STEPS is a file of `bench.front_end.stub`: with it, lags
-are those of tokens from the end of their step. Standard input has the path, the request's body and the API key, a
-line each. When all streams have ended, the bytes are parsed, and a line of JSON goes to standard output.
+`python -m bench.gateway.readers PORT STREAMS OVER_S`. Standard input has the path, the request's body and the API key,
+a line each. When all streams have ended, the bytes are parsed, and a line of JSON goes to standard output.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, cycle
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -25,7 +22,6 @@ HOST = "127.0.0.1"
 END = b"0\r\n\r\n"
 DONE, LAST = "data: [DONE]", ("response.completed", "response.incomplete", "message_stop")
 """Ends of a stream: of chat, and the types of the last events of responses and messages."""
-_NAME, _CONTENT = re.compile(rb'"id": ?"([^"]+)"'), re.compile(rb'"content": ?"([^"]*)"')
 _EVENT_ID = re.compile(rb"id: ([0-9]+)-[0-9]+/([0-9]+)\n")
 
 
@@ -57,7 +53,7 @@ class Stream:
 
     Attributes:
         text: text of the first choice; None if it did not end well.
-        lags_ms: times from each entry's time in Redis, or each token's step, to the arrival of its last event.
+        lags_ms: times from each entry's time in Redis to the arrival of its last event.
         sends: number of pieces that arrived.
         began_ms, ended_ms: times of the first and the last piece, epoch ms.
     """
@@ -83,30 +79,7 @@ async def read_all(port: int, request: bytes, streams: int, over_s: float) -> tu
     return readers, time.process_time() - cpu_s
 
 
-class Steps:
-    """Steps of the simulated model, by its file: a request gets a token in each step from its first one on."""
-
-    def __init__(self, lines: str) -> None:
-        self._lengths, *steps = map(json.loads, lines.splitlines())
-        self._ends_ms = [end_ms for end_ms, _ in steps]
-        self._first = {name.rpartition("-")[0]: at for at, (_, new) in enumerate(steps) for name in new}
-
-    def lags_ms(self, events: Iterable[tuple[float, bytes]]) -> list[float]:
-        """Times from the end of each token's step to its arrival; events have a text without escapes."""
-        found: list[float] = []
-        chars, at, ends = 0, None, accumulate(cycle(self._lengths))
-        end = next(ends)
-        for came_ms, data in events:
-            if at is None and (name := _NAME.search(data)):
-                at = self._first[name[1].decode()]
-            chars += sum(map(len, _CONTENT.findall(data)))
-            while at is not None and end <= chars:
-                found.append(came_ms - self._ends_ms[at])
-                at, end = at + 1, next(ends)
-        return found
-
-
-def _entry_lags_ms(events: Iterable[tuple[float, bytes]]) -> list[float]:
+def _lags_ms(events: Iterable[tuple[float, bytes]]) -> list[float]:
     return [
         came_ms - int(entry_ms)
         for came_ms, data in events
@@ -123,11 +96,10 @@ def _events(reader: Reader) -> Iterator[tuple[float, bytes]]:
         yield came_ms, whole
 
 
-def looked_at(reader: Reader, steps: Steps | None = None) -> Stream:
+def looked_at(reader: Reader) -> Stream:
     """Parse a reader's stream."""
-    lags_ms = (steps.lags_ms if steps else _entry_lags_ms)(_events(reader))
     times = [came_ms for came_ms, _ in reader.came] or [0.0]
-    return Stream(_text(reader), lags_ms, len(reader.came), times[0], times[-1])
+    return Stream(_text(reader), _lags_ms(_events(reader)), len(reader.came), times[0], times[-1])
 
 
 def _text(reader: Reader) -> str | None:
@@ -182,9 +154,9 @@ def at_once(seen: list[Stream]) -> int:
     return most
 
 
-def said(readers: list[Reader], cpu_s: float, steps: Steps | None = None) -> dict[str, Any]:
+def said(readers: list[Reader], cpu_s: float) -> dict[str, Any]:
     """Figures of all readers."""
-    seen = [looked_at(reader, steps) for reader in readers]
+    seen = [looked_at(reader) for reader in readers]
     texts = Counter(each.text for each in seen if each.text is not None)
     return {
         "streams": len(seen),
@@ -215,8 +187,7 @@ def main() -> None:
     path, body, key = (sys.stdin.readline().strip() for _ in range(3))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         readers, cpu_s = runner.run(read_all(port, request_of(path, body.encode(), key), streams, over_s))
-    steps = Steps(Path(sys.argv[4]).read_text()) if len(sys.argv) > 4 else None
-    print(json.dumps(said(readers, cpu_s, steps)), flush=True)
+    print(json.dumps(said(readers, cpu_s)), flush=True)
 
 
 if __name__ == "__main__":

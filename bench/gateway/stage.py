@@ -17,7 +17,6 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
 from streamfleet.gateway.broker.api_keys import GatewayBroker
-from streamfleet.worker.engine.engine_thread import descendants
 from tests.support.redis_server import free_port
 
 HOST = "127.0.0.1"
@@ -49,27 +48,18 @@ class Stage:
         return {"Authorization": f"Bearer {self.key}"}
 
     def cpu(self) -> dict[str, float]:
-        """CPU time that each part has used so far, in seconds: the gateway's with that of its further processes."""
-        used = {part: cpu_seconds(pid) for part, pid in self.pids.items()}
-        used["gateway"] += sum(cpu_seconds(each.pid) for each in descendants(self.pids["gateway"]))
-        return used
+        """CPU time that each part has used so far, in seconds."""
+        return {part: cpu_seconds(pid) for part, pid in self.pids.items()}
 
 
 @contextmanager
-def staged(
-    environment: Mapping[str, object],
-    *,
-    module: str = "streamfleet.worker",
-    count: int = 1,
-    gateway: Mapping[str, str] | None = None,
-) -> Iterator[Stage]:
+def staged(environment: Mapping[str, object], *, module: str = "streamfleet.worker", count: int = 1) -> Iterator[Stage]:
     """Start a gateway in front of so many workers.
 
     Args:
         environment: settings of the workers.
         module: module that a worker runs.
         count: number of workers.
-        gateway: variables of the gateway.
     """
     with own_server() as server, workers(server.url, count, module=module, environment=environment) as running:
         port = free_port()
@@ -78,7 +68,6 @@ def staged(
             "STREAMFLEET_GATEWAY_PORT": str(port),
             "STREAMFLEET_GATEWAY_HEALTH_PORT": "0",
             "STREAMFLEET_LOG_FORMAT": "json",  # a line for each request, as in production
-            **(gateway or {}),
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", *SHORT))}
         with started(["-m", "streamfleet.cli", "gateway"], talks=False, environment=inherited | settings) as child:

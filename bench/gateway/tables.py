@@ -10,10 +10,9 @@ from typing import Any
 from bench.core.reports import Report, Table, Target
 from bench.core.rounds import Sample, middle, percentile, ratio
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
-from bench.gateway.many import BEFORE, CHAT, MESSAGES, NOW, RESPONSES, TWO, Load, Seen, key
+from bench.gateway.many import MESSAGES, RESPONSES, Load, Seen
+from streamfleet.common.protocol import CHAT
 
-SIDES, TWO_TO_ONE = {300: 1.0, 1000: 0.7}, 1.15
-"""Most of the CPU of the commit before, by streams, and of one process."""
 TO_CHAT = {RESPONSES: 1.5, MESSAGES: 1.3}
 """Most of the CPU of a streamed chat, by endpoint."""
 LAG_P99_MS, RATIO, WHOLE_MS, FIRST_MS = 100.0, 0.97, 5.0, 15.0
@@ -25,6 +24,15 @@ FIGURES = {
     "first_ms_p95": "p95 ms ",
     "front_ms": "CPU ms a request",
 }
+CPU = {
+    "gateway": "gateway's CPU ms an answer",
+    "worker": "worker's",
+    "redis": "Redis's",
+    "groups": "groups",
+    "p99_ms": "lag p99 ms",
+    "cores": "cores in use, all",
+}
+SERVER = "vllm serve"
 TIMES = {WHOLE: "a short answer", FIRST: "the first streamed token"}
 
 
@@ -56,66 +64,34 @@ def add_streams(report: Report, load: Load, runs: Sequence[Seen]) -> None:
     report.data["streams"] = [asdict(seen) for seen in runs]
 
 
-def add_sides(report: Report, loads: Sequence[Load], samples: Mapping[str, Sequence[Sample]]) -> None:
-    """CPU of a streamed answer: this checkout, with two processes, and another commit, by turns."""
-    report.tables.append(_cpu_table("Gateway by turns: CPU of a streamed answer, one worker", samples))
-    limits = {BEFORE: ("to the commit before", SIDES), TWO: ("with two processes, to one", {})}
-    for side, (what, most) in limits.items():
-        for load in loads:
-            mine, other = (samples.get(key(name, load)) for name in ((NOW, BEFORE) if side == BEFORE else (TWO, NOW)))
-            value = ratio(mine, other, "gateway") if mine and other else None
-            title = f"gateway's CPU of a streamed answer, {what}; {load.streams:,} streams"
-            note = "" if value else "not measured: --against is missing" if side == BEFORE else "no such setting"
-            report.targets.append(Target(title, value, most.get(load.streams, TWO_TO_ONE), "at most", "x", note))
-    report.data["sides"] = {name: [dict(each) for each in found] for name, found in samples.items()}
-
-
 def add_apis(report: Report, load: Load, samples: Mapping[str, Sequence[Sample]]) -> None:
     """CPU of a streamed answer of as many tokens, by API."""
     title = f"APIs by turns: CPU of a streamed answer of {load.tokens} tokens, {load.streams} streams, one worker"
-    report.tables.append(_cpu_table(title, samples))
+    rows = [
+        {"": path, **{column: middle(found, figure) for figure, column in CPU.items()}}
+        for path, found in samples.items()
+    ]
+    report.tables.append(Table(title, list(rows[0]), rows))
     for path, most in TO_CHAT.items():
         value = ratio(samples[path], samples[CHAT], "gateway")
         report.targets.append(Target(f"gateway's CPU of a stream of {path}, to chat's", value, most, "at most", "x"))
     report.data["apis"] = {path: [dict(each) for each in found] for path, found in samples.items()}
 
 
-def _cpu_table(title: str, samples: Mapping[str, Sequence[Sample]]) -> Table:
-    columns = {
-        "gateway": "gateway's CPU ms an answer",
-        "worker": "worker's",
-        "redis": "Redis's",
-        "groups": "groups",
-        "p99_ms": "lag p99 ms",
-        "cores": "cores in use, all",
-    }
-    rows = [
-        {"": name, **{column: middle(found, figure) for figure, column in columns.items()}}
-        for name, found in samples.items()
-    ]
-    return Table(title, list(rows[0]), rows)
-
-
-def add_turns(report: Report, found: Found, engine: str) -> None:
+def add_turns(report: Report, found: Found) -> None:
     """One server that speaks HTTP, asked directly and through the gateway."""
-    server = _server(engine)
-    names = {DIRECT: server, GATEWAY: f"gateway, worker, and the same {server}"}
-    report.tables += _tables(f"By turns: one {server}, directly and through the gateway", names, found)
-    report.targets += _targets(server, found, "one server, by turns")
+    names = {DIRECT: SERVER, GATEWAY: f"gateway, worker, and the same {SERVER}"}
+    report.tables += _tables(f"By turns: one {SERVER}, directly and through the gateway", names, found)
+    report.targets += _targets(found, "one server, by turns")
     _keep(report, "turns", found)
 
 
-def add_beside(report: Report, found: Found, engine: str) -> None:
+def add_beside(report: Report, found: Found) -> None:
     """The gateway side by side with an engine that speaks HTTP itself."""
-    server = _server(engine)
-    names = {DIRECT: server, GATEWAY: f"gateway, worker with {engine}"}
-    report.tables += _tables(f"Side by side with {server}: each with an engine of its own", names, found)
-    report.targets += _targets(server, found, "an engine each, side by side")
+    names = {DIRECT: SERVER, GATEWAY: "gateway, worker with vllm"}
+    report.tables += _tables(f"Side by side with {SERVER}: each with an engine of its own", names, found)
+    report.targets += _targets(found, "an engine each, side by side")
     _keep(report, "beside", found)
-
-
-def _server(engine: str) -> str:
-    return "vllm serve" if engine == "vllm" else "simulated engine over HTTP"
 
 
 def _tables(title: str, names: Mapping[str, str], found: Found) -> list[Table]:
@@ -142,10 +118,10 @@ def _added_row(what: str, name: str, found: Found) -> dict[str, Any]:
     }
 
 
-def _targets(server: str, found: Found, how: str) -> list[Target]:
+def _targets(found: Found, how: str) -> list[Target]:
     tokens = ratio(found.samples[GATEWAY], found.samples[DIRECT], "tokens_per_s")
     return [
-        Target(f"tokens/s through the gateway, to {server}; {how}", tokens, RATIO, "at least", "x"),
+        Target(f"tokens/s through the gateway, to {SERVER}; {how}", tokens, RATIO, "at least", "x"),
         Target(f"added to {TIMES[WHOLE]}, p50; {how}", _added(WHOLE, found), WHOLE_MS, "at most", "ms"),
         Target(f"added to {TIMES[FIRST]}, p50; {how}", _added(FIRST, found), FIRST_MS, "at most", "ms"),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.engine.work import PROMPT_WORDS, Body, bodies
+from streamfleet.cli.demo.model import MODEL_NAME
 
 SHORT_WORDS = (8, 16)
 
@@ -18,6 +19,7 @@ class Work:
         batch, batch_tokens: number of requests sent all at once, and the length of their answers.
         singles, single_tokens: number of requests sent one after the other, whole and then streamed, and their length.
         warm_up: number of requests before the first round.
+        model: model that they name.
     """
 
     batch: int
@@ -25,19 +27,19 @@ class Work:
     singles: int
     single_tokens: int
     warm_up: int = 8
+    model: str = MODEL_NAME
 
-    def warming(self, model: str) -> list[Body]:
+    def warming(self) -> list[Body]:
         """Requests before the first round."""
-        return _of(model, bodies(self.warm_up, self.single_tokens, 0, SHORT_WORDS))
+        return self._of(bodies(self.warm_up, self.single_tokens, 0, SHORT_WORDS))
 
-    def together(self, model: str) -> list[Body]:
+    def together(self) -> list[Body]:
         """Requests sent all at once."""
-        return _of(model, bodies(self.batch, self.batch_tokens, 1, PROMPT_WORDS))
+        return self._of(bodies(self.batch, self.batch_tokens, 1, PROMPT_WORDS))
 
-    def alone(self, model: str) -> list[Body]:
+    def alone(self) -> list[Body]:
         """Requests sent one after the other."""
-        return _of(model, bodies(self.singles, self.single_tokens, 2, SHORT_WORDS))
+        return self._of(bodies(self.singles, self.single_tokens, 2, SHORT_WORDS))
 
-
-def _of(model: str, some: Sequence[Body]) -> list[Body]:
-    return [{**body, "model": model} for body in some]
+    def _of(self, some: Sequence[Body]) -> list[Body]:
+        return [{**body, "model": self.model} for body in some]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
-from bench.core.parts import command
+from bench.core.command import command
+from bench.core.parts import run
 from bench.goodput import APART, PARTS
 from streamfleet.common import logs
 from streamfleet.common.settings import LogSettings, load
@@ -19,4 +21,4 @@ examples:
 
 if __name__ == "__main__":
     logs.configure(load(LogSettings, log_level="error"))
-    sys.exit(command("goodput", __doc__, EXAMPLES, PARTS, apart=APART))
+    sys.exit(command("goodput", __doc__, EXAMPLES, partial(run, "goodput", PARTS), list(PARTS), APART))

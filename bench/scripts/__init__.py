@@ -6,26 +6,25 @@ servers are started anew several times, because where a process lies in memory c
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bench.core.machine import describe
 from bench.core.redis import own_server
-from bench.core.reports import ROOT, Report, Table, Target
+from bench.core.reports import ROOT, Report, Table, Target, new_report
 from bench.core.rounds import Sample, interleave, middle
-from bench.scripts.commits import environment, unpack
 from bench.shards.costs import LONE_PAUSE_S
 
 LABELS = {"plain": "", "tenants": ", 1,000 tenants", "sessions": ", sessions", "both": ", tenants and sessions"}
@@ -36,6 +35,8 @@ LOAD = "longest load"
 """In the place of a verb: the longest of the commands that load the scripts into a new server."""
 FLEET = "fleet"
 """In the place of a verb: half as many requests a second as there are workers."""
+ALL = ("common", "producer", "worker", "operator", "gateway", "cli")
+"""Roots of the sources of a commit."""
 Measure = Callable[[], float]
 
 
@@ -115,7 +116,8 @@ def run(commit: str, sizes: Sizes, rows: Sequence[Row] = ROWS, most: float = 1.0
                 for name, found in interleave(pairs, sizes.pairs, seed=start, title="pairs").items():
                     samples[name] += found
     settings = asdict(sizes) | {"commit": whole, "most": most}
-    report = Report("scripts", datetime.now(UTC).date().isoformat(), describe(), settings, data=dict(samples))
+    report = new_report("scripts", settings)
+    report.data = dict(samples)
     table = [_judged(name, found, most) for name, found in samples.items()]
     report.tables.append(Table(f"Redis's CPU of a call, beside {whole[:12]}", list(table[0]), table))
     missed = [str(row["call"]) for row in table if row["verdict"] != "no dearer"]
@@ -197,3 +199,24 @@ def _fleet(folder: Path, workers: int, seconds: float) -> float:
     """Redis's CPU of a request, in µs, in a fleet of the sources in a folder."""
     words = [sys.executable, "-m", "bench.scripts.side", FLEET, str(workers), str(seconds)]
     return float(subprocess.run(words, cwd=ROOT, env=environment(folder), stdout=subprocess.PIPE, check=True).stdout)
+
+
+def unpack(commit: str, folder: Path) -> str:
+    """Write a commit's sources into a folder. Returns the whole commit.
+
+    Raises:
+        CalledProcessError: there is no such commit; git's errors go to standard error.
+    """
+    words = ("git", "-C", str(ROOT), "archive", "--format=tar", commit, *ALL)
+    archive = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+        if hasattr(tarfile, "data_filter"):
+            packed.extractall(folder, filter="data")
+        else:  # Python 3.11.2, which Debian 12 has
+            packed.extractall(folder)  # noqa: S202 - an archive of this project's own
+        return packed.pax_headers["comment"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Environment of a process that runs the sources in a folder where it would run this checkout's."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(folder / root) for root in ALL)}

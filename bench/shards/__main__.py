@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
-from bench.core.parts import command
+from bench.core.command import command
+from bench.core.parts import run
 from bench.shards import PARTS
 
 EXAMPLES = """\
@@ -15,4 +17,4 @@ examples:
 """
 
 if __name__ == "__main__":
-    sys.exit(command("shards", __doc__, EXAMPLES, PARTS))
+    sys.exit(command("shards", __doc__, EXAMPLES, partial(run, "shards", PARTS), list(PARTS)))

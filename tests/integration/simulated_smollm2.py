@@ -1,10 +1,14 @@
-"""A worker with the simulated engine under the name of the demo's model, which the bodies of `bench.engine` name."""
+"""The simulated engine where `bench` has vLLM: in a worker, under the name of the demo's model, and behind HTTP."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bench.engine.either_way import listen
+from bench.engine.processes import started
+from bench.engine.served import Served
 from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.common.settings import EngineSettings, load_all
 from streamfleet.worker.engine.base import Engine
@@ -14,6 +18,13 @@ from streamfleet.worker.main import run_worker
 
 def make_engine(settings: EngineSettings, max_sequences: int, reserve: int) -> Engine:
     return SimulatedEngine(models=(MODEL_NAME,))
+
+
+@contextmanager
+def served() -> Iterator[Served]:
+    """Start a server of the contract tests."""
+    with started(["-m", "tests.contract.simulated_server"], talks=True) as child:
+        yield Served(f"http://127.0.0.1:{child.answer()}", child.pid)
 
 
 if __name__ == "__main__":

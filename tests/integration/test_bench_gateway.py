@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from bench.gateway import beside, by_turns
+from bench.gateway.beside import behind, by_turns, side_by_side
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.many import MODEL
 from bench.gateway.work import Work
+from tests.integration.simulated_smollm2 import served
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 
-WORK = Work(batch=4, batch_tokens=6, singles=6, single_tokens=3, warm_up=1)
+WORK = Work(batch=4, batch_tokens=6, singles=6, single_tokens=3, warm_up=1, model=MODEL)
 
 
 def test_one_server_is_asked_both_ways_by_turns() -> None:
-    check(by_turns.measure(beside.simulated()[DIRECT], WORK, 2, MODEL))
+    check(by_turns(served, WORK, 2))
 
 
 def test_two_engines_are_asked_side_by_side() -> None:
-    check(beside.measure(beside.simulated(), WORK, 2, MODEL))
+    starts = {DIRECT: served, GATEWAY: lambda: behind({"STREAMFLEET_ENGINE": "simulated"})}
+    check(side_by_side(starts, WORK, 2))
 
 
 def check(found: Found) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from bench.engine.work import Body, bodies
-from bench.gateway.beside import simulated
-from bench.gateway.figures import DIRECT
 from bench.gateway.many import MODEL, Load
 from bench.gateway.stage import staged
 from bench.gpu.pieces import ANSWERS, DRY_SIZES, KILL, ROUND, STREAMS, WORKER, Killable, batch_sizes, pieces, speed_of
 from streamfleet.cli.demo.model import MODEL_NAME
+from tests.integration.simulated_smollm2 import served
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 SIZES = replace(
@@ -45,8 +44,8 @@ def test_batch_sizes_with_the_utilisation_of_the_gpu(tmp_path: Path, monkeypatch
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("bench.gpu.pieces.bodies", named)
-    with simulated()[DIRECT]() as server:
-        found = batch_sizes(server, replace(SIZES, batches={1: 2, 3: 6}))["sizes"]
+    with served() as server:
+        found = batch_sizes(server, replace(SIZES, tokens=40, batches={1: 2, 3: 6}))["sizes"]
     assert list(found) == ["1", "3"]
     assert found["1"]["running"] < 1.5 < found["3"]["running"] < 3.5  # one may come while the last still leaves
     assert [each["utilisation"] for each in found.values()] == [50, 50]

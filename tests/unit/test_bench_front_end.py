@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.reports import Report
 from bench.core.rounds import Sample
-from bench.front_end.tables import AGAINST, PACED, RENDERING, WHOLE, fill, key, paced
+from bench.front_end.tables import RENDERING, WHOLE, fill, key, paced
 from bench.front_end.ways import ASGI, BARE, ENGINE, SERVE, Sizes, goes_directly, switch_off
 
 SIZES = Sizes(rounds=1, at_once=(256, 1024), streamed_at_once=(256,))
@@ -23,14 +23,13 @@ def sample(us: float, first_ms: float = 40.0) -> Sample:
 
 
 def filled(*ways: str, engine_us: float = 800.0) -> Report:
-    """A report of some ways; a token costs each of them 10 µs."""
+    """A report of some ways."""
     us = {BARE: 900.0, ENGINE: engine_us, ASGI: 1200.0, SERVE: 1100.0, WHOLE[ENGINE]: 1000.0, WHOLE[ASGI]: 1400.0}
     samples: dict[str, list[Sample]] = {RENDERING: [{"main_us": 150.0}]}
     for way in ways:
         for streamed in (False, True):
             for count in SIZES.at_once:
                 samples[key(way, count, 64, streamed)] = [sample(us[way], 400.0 if way == ASGI else 40.0)]
-            samples[key(way, 256, 8, streamed)] = [sample(us[way] - 56 * 10)]
     report = Report("front_end", "2026-01-31", {}, {})
     fill(report, samples, SIZES)
     return report
@@ -39,26 +38,19 @@ def filled(*ways: str, engine_us: float = 800.0) -> Report:
 def test_a_worker_is_judged_beside_bare_and_by_what_it_costs_over_asgi() -> None:
     report = filled(BARE, ENGINE, ASGI, SERVE, *WHOLE.values())
     assert all(target.holds for target in report.targets)
-    assert [target.value for target in report.targets] == pytest.approx([8 / 9, 8 / 9, 1.1, 1.1, 1.1, 1.0, 0.1])
-    assert [target.limit for target in report.targets] == [1.03, 1.03, 1.2, 1.2, 2.0, 1.5, 0.2]
+    assert [target.value for target in report.targets] == pytest.approx([8 / 9, 8 / 9, 1.1, 1.1, 1.1, 0.1])
+    assert [target.limit for target in report.targets] == [1.03, 1.03, 1.2, 1.2, 2.0, 0.2]
     assert not filled(BARE, ENGINE, SERVE, WHOLE[ENGINE], engine_us=930.0).targets[0].holds
-    bursts, fits, parts, whole = report.tables
+    bursts, parts, whole = report.tables
     assert [row["at once"] for row in bursts.rows] == [256] * 4 + [1024] * 4 + [256] * 4
-    assert fits.rows[0] == {
-        "": BARE,
-        "a request": pytest.approx(260),
-        "a token": pytest.approx(10),
-        "a streamed request": pytest.approx(260),
-        "a streamed token": pytest.approx(10),
-    }
     assert [row["CPU µs a request"] for row in parts.rows] == pytest.approx([150, 750, 200, -100, 200])
     assert [row["to bare"] for row in whole.rows] == pytest.approx([1.1, 1.5] * 3)
 
 
 def test_paced_streams_are_judged_by_the_time_that_their_tokens_should_take() -> None:
     report, sizes = Report("front_end", "2026-01-31", {}, {}), replace(SIZES, paced=100, paced_tokens=20)
-    paced(report, {PACED: [sample(8_900.0)], AGAINST: [sample(17_900.0)]}, sizes)
-    assert [row["of a core"] for row in report.tables[0].rows] == pytest.approx([0.9, 1.8])
+    paced(report, [sample(8_900.0)], sizes)
+    assert report.tables[0].rows[0]["of a core"] == pytest.approx(0.9)
     assert report.targets[0].value == pytest.approx(0.9)
     assert not report.targets[0].holds
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from bench.gateway.readers import END, Reader, Steps, Stream, at_once, looked_at
+from bench.gateway.readers import END, Reader, Stream, at_once, looked_at
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -46,14 +46,6 @@ def test_text_and_lags(loop: asyncio.AbstractEventLoop) -> None:
     assert found.text == "Grüße an alle"
     assert found.lags_ms == [10.0, 10.0], "by entry, and when the last byte of it had come"
     assert (found.began_ms, found.ended_ms, found.sends) == (1010.0, 1050.0, 3)
-
-
-def test_lags_of_tokens_from_the_end_of_their_steps(loop: asyncio.AbstractEventLoop) -> None:
-    steps = Steps('[2, 3]\n[100.0, ["other-1"]]\n[200.0, ["mine-2"]]\n[300.0, []]\n[400.0, []]\n')
-    begin = b'id: 1-0/0\ndata: {"id":"mine","choices":[]}\n\n'
-    first, rest = sent(begin + event("1-0/1", "ab")), sent(event("2-0/0", "cdeab"))
-    came = [(210.0, HEAD + first), (450.0, rest + DONE + END)]
-    assert looked_at(Reader(loop.create_future(), came), steps).lags_ms == [10.0, 150.0, 50.0]
 
 
 @pytest.mark.parametrize(

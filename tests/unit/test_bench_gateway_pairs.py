@@ -21,7 +21,7 @@ from bench.engine.setup import EngineSetup
 from bench.engine.work import Body
 from bench.gateway import asking, tables
 from bench.gateway.asking import ask, in_pairs
-from bench.gateway.beside import ONE_PROCESS, sharing
+from bench.gateway.beside import EXECUTOR, ONE_PROCESS, sharing
 from bench.gateway.figures import DIRECT, FIRST, GATEWAY, WHOLE, Found
 from bench.gateway.work import Work
 
@@ -67,7 +67,7 @@ def two_ways(added_ms: float) -> dict[str, Way]:
 
 def found_of(ways: dict[str, Way], rounds: int = 2) -> Found:
     """Returns the findings of asking them."""
-    return asyncio.run(ask(ways, WORK, rounds, "m"))
+    return asyncio.run(ask(ways, WORK, rounds))
 
 
 def test_what_is_added_is_that_of_the_pairs() -> None:
@@ -82,7 +82,7 @@ def test_what_is_added_is_that_of_the_pairs() -> None:
 
 def test_each_request_goes_both_ways_before_the_next_in_mixed_order() -> None:
     ways = two_ways(0.0)
-    asyncio.run(in_pairs(ways, WORK.alone("m"), random.Random(1), stream=False))
+    asyncio.run(in_pairs(ways, WORK.alone(), random.Random(1), stream=False))
     asked = [name for name, _, _ in ways[DIRECT].asked]
     firsts, seconds = asked[::2], asked[1::2]
     assert all(first != second for first, second in zip(firsts, seconds, strict=True))
@@ -100,7 +100,7 @@ def test_what_a_request_left_to_do_takes_no_time_from_the_next(monkeypatch: pyte
 
     monkeypatch.setattr(asking, "PAUSE_S", 0.05)
     monkeypatch.setattr("bench.gateway.asking.asyncio.sleep", pause)
-    asyncio.run(in_pairs(ways, WORK.alone("m"), random.Random(1), stream=False))
+    asyncio.run(in_pairs(ways, WORK.alone(), random.Random(1), stream=False))
     assert before == [(0.05, number) for number in range(len(asked) + 1)], "one before each, and one behind the last"
 
 
@@ -117,16 +117,16 @@ def test_answers_of_another_length_are_found_out() -> None:
     ways = two_ways(0.0)
     ways[GATEWAY].missing_tokens = 1
     with pytest.raises(OtherWork):
-        asyncio.run(in_pairs(ways, WORK.alone("m"), random.Random(1), stream=False))
+        asyncio.run(in_pairs(ways, WORK.alone(), random.Random(1), stream=False))
     with pytest.raises(OtherWork):
         found_of(ways)
 
 
 @pytest.mark.parametrize("add", [tables.add_turns, tables.add_beside], ids=["turns", "beside"])
-def test_targets_are_held_against_the_rounds_pairs(add: Callable[[Report, Found, str], None], tmp_path: Path) -> None:
+def test_targets_are_held_against_the_rounds_pairs(add: Callable[[Report, Found], None], tmp_path: Path) -> None:
     def whole_and_first(added_ms: float) -> tuple[Target, Target]:
         report = Report("gateway", "2026-01-01", {}, {})
-        add(report, found_of(two_ways(added_ms)), "simulated")
+        add(report, found_of(two_ways(added_ms)))
         report.save(tmp_path)
         _, added = report.tables
         assert [row["pairs"] for row in added.rows] == [80, 80]
@@ -140,15 +140,8 @@ def test_targets_are_held_against_the_rounds_pairs(add: Callable[[Report, Found,
     assert [target.holds for target in whole_and_first(5.1)] == [False, True]
 
 
-def test_two_engines_do_not_disturb_each_other_unless_told_otherwise() -> None:
-    def given(*words: str, cpu: bool = False) -> tuple[str, ...]:
-        return sharing(EngineSetup(Path(), words, cpu)).given
-
-    assert given("--max-num-seqs", "8") == ("--max-num-seqs", "8", "--gpu-memory-utilization", "0.45")
-    for words in (("--gpu-memory-utilization", "0.3"), ("--gpu_memory_utilization=0.3",)):
-        assert given(*words) == words
-    assert given(cpu=True) == ("--distributed-executor-backend", "uni")
-    assert given("--distributed-executor-backend", "mp", cpu=True) == ("--distributed-executor-backend", "mp")
+def test_two_engines_do_not_disturb_each_other() -> None:
+    assert sharing(EngineSetup(Path(), ("--seed", "1"), cpu=True)).given == ("--seed", "1", *EXECUTOR)
 
 
 def test_both_contenders_get_the_variables_of_their_setup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,4 +160,3 @@ def test_both_contenders_get_the_variables_of_their_setup(monkeypatch: pytest.Mo
         assert given[0].items() >= (os.environ | ONE_PROCESS).items()
     assert setup.environment == ONE_PROCESS
     assert setup.worker_environment().items() >= ONE_PROCESS.items()
-    assert not sharing(EngineSetup(Path(), (), cpu=False)).environment
