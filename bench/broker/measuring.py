@@ -40,15 +40,14 @@ class Measurer:
 
     Args:
         sizes: sizes of the run.
-        server: release of Redis, as for `own_server`.
         console: gets each failure at once.
 
     Attributes:
         failures: system to figure to the reason of every failure.
     """
 
-    def __init__(self, sizes: Sizes, server: str, console: Console) -> None:
-        self._sizes, self._server, self._console = sizes, server, console
+    def __init__(self, sizes: Sizes, console: Console) -> None:
+        self._sizes, self._console = sizes, console
         self._taken: dict[str, int] = {}
         self.failures: dict[str, dict[str, list[str]]] = {}
 
@@ -58,14 +57,13 @@ class Measurer:
         self._taken[system.name] = taken + 1
         raw_jobs = str(sizes.raw_jobs)
         wanted = [
-            ("raw_enqueue", RAW, system.enqueues, ["enqueue", raw_jobs]),
-            ("raw_drain", RAW, True, ["drain", raw_jobs]),
-            ("enqueue", system, system.enqueues, ["enqueue", str(sizes.enqueued(system))]),
-            ("drain", system, True, ["drain", str(sizes.drained(system))]),
+            ("raw_enqueue", RAW, ["enqueue", raw_jobs]),
+            ("raw_drain", RAW, ["drain", raw_jobs]),
+            ("enqueue", system, ["enqueue", str(sizes.enqueued(system))]),
+            ("drain", system, ["drain", str(sizes.drained(system))]),
         ]
-        for figure, who, measured, words in wanted:
-            if measured:
-                found |= self._try(system, figure, who, words)
+        for figure, who, words in wanted:
+            found |= self._try(system, figure, who, words)
         seconds = OUR_CALLS_S if system is OURS else sizes.calls_s
         for way, described in (("defaults", system.defaults), ("tuned", system.tuned)):
             if described and (system is OURS or taken < sizes.peers_rounds):
@@ -85,7 +83,7 @@ class Measurer:
             return {}
 
     def _measure(self, figure: str, who: System, words: Sequence[str]) -> dict[str, float]:
-        with own_server(self._server) as server, redis.Redis.from_url(server.url) as client:
+        with own_server() as server, redis.Redis.from_url(server.url) as client:
             empty = memory_bytes(client)
             said = run_adapter(who, server.url, words)
             if "ms" in said:
@@ -120,7 +118,7 @@ def run_adapter(system: System, url: str, words: Sequence[str]) -> dict[str, Any
             process = subprocess.Popen(
                 [*start, url, *words],
                 cwd=folder,
-                env={**kept, **system.variables},
+                env=kept,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

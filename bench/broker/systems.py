@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["ours", "limit", "python", "node"]
@@ -23,9 +22,7 @@ class System:
         defaults: default settings, for round trips; empty if that is not measured.
         tuned: settings that shorten round trips; empty if there is nothing to tune.
         jobs: numbers of jobs to enqueue in bulk and to drain; about two seconds of work.
-        enqueues: true if it enqueues in another way than the systems before it.
         environment: name of its virtual environment; empty for streamfleet's own.
-        variables: further environment variables.
     """
 
     name: str
@@ -37,9 +34,7 @@ class System:
     defaults: str
     tuned: str
     jobs: tuple[int, int]
-    enqueues: bool = True
     environment: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 RAW = System(
@@ -67,30 +62,6 @@ OURS = System(
 SYSTEMS: tuple[System, ...] = (
     OURS,
     RAW,
-    System(
-        "raw-grouped",
-        "the same, one XACK and XDEL for 100",
-        "limit",
-        "raw.py",
-        ("redis", "hiredis"),
-        "as above, but one XACK and one XDEL name all 100 jobs of a pipeline",
-        "",
-        "",
-        (0, 40_000),
-        enqueues=False,
-        variables={"GROUPED": "1"},
-    ),
-    System(
-        "raw-bytes",
-        "raw protocol bytes, no client library",
-        "limit",
-        "raw_bytes.py",
-        (),
-        "the commands of raw redis-py as bytes on a socket, 100 jobs at a time, encoded beforehand but for the ids",
-        "",
-        "the commands of raw redis-py",
-        (100_000, 100_000),
-    ),
     System(
         "bullmq-node",
         "BullMQ on Node",
@@ -140,15 +111,3 @@ SYSTEMS: tuple[System, ...] = (
         environment="huey",
     ),
 )
-
-
-def choose(names: Sequence[str]) -> list[System]:
-    """The systems of these names, in the order of the table; all if no name is given.
-
-    Raises:
-        ValueError: a name is unknown; the message lists the known ones.
-    """
-    known = [system.name for system in SYSTEMS]
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"no system is called {', '.join(unknown)}; there are {', '.join(known)}")
-    return [system for system in SYSTEMS if not names or system.name in names]

@@ -44,5 +44,4 @@ def _ratios(axes: Any, rows: Sequence[Mapping[str, Any]], figure: str, title: st
 
 def short_title(row: Mapping[str, Any]) -> str:
     """A limit's name without its explanation."""
-    limits = {"raw": "raw redis-py", "raw-grouped": "raw, grouped acks", "raw-bytes": "raw bytes"}
-    return limits.get(row["name"], str(row["title"]))
+    return "raw redis-py" if row["name"] == "raw" else str(row["title"])

@@ -3,12 +3,10 @@
 A job is a stream entry with an id of 32 characters and the payload. The worker reads 100 through a consumer group; for
 each it stores the result with a time to live, acknowledges and deletes the entry. It fences, orders and notifies
 nothing.
-With `GROUPED=1` in the environment, one XACK and one XDEL name all 100.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -63,7 +61,6 @@ class Raw(Peer):
         return len(wire.keys("result:*"))
 
     def work(self, mode: Mode) -> None:
-        grouped = bool(os.environ.get("GROUPED"))
         answer: Any
         while True:
             answer = self._redis.xreadgroup(GROUP, CONSUMER, {STREAM: ">"}, count=AT_ONCE, block=0)
@@ -73,13 +70,8 @@ class Raw(Peer):
                     pipe.set(b"result:" + job[b"id"], RESULT, px=RESULT_TTL_MS)
                     if mode != "drain":
                         pipe.lpush(b"reply:" + job[b"id"], "1")
-                    if not grouped:
-                        pipe.xack(STREAM, GROUP, entry)
-                        pipe.xdel(STREAM, entry)
-                if grouped:
-                    ids = [entry for entry, _ in entries]
-                    pipe.xack(STREAM, GROUP, *ids)
-                    pipe.xdel(STREAM, *ids)
+                    pipe.xack(STREAM, GROUP, entry)
+                    pipe.xdel(STREAM, entry)
                 pipe.execute()
 
 

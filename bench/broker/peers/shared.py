@@ -18,19 +18,16 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-if TYPE_CHECKING or __package__:
-    from bench.broker.peers.wire import Wire, encode
-else:  # an adapter runs as a script, with this folder as its only path
-    from wire import Wire, encode
-
-__all__ = ["PAYLOAD", "RESULT", "Mode", "Peer", "Wire", "each", "encode", "main"]
+Part: TypeAlias = str | bytes | int
 Mode: TypeAlias = Literal["drain", "defaults", "tuned"]
 
 PAYLOAD = "x" * 500
@@ -42,6 +39,60 @@ WARM_UP_S = 1.0
 DRAIN_TIMEOUT_S = 120.0
 CALLS_TIMEOUT_S = 60.0
 STOP_S = 5.0
+
+
+class Wire:
+    """A connection to Redis that implements RESP2, to look at a queue."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = self.socket.makefile("rb")
+
+    def ask(self, *parts: Part) -> Any:
+        """Send one command and return its reply; RuntimeError if Redis refuses it."""
+        self.socket.sendall(encode(*parts))
+        return self.read()
+
+    def read(self) -> Any:
+        """Return the next reply: bytes, int, None or a list."""
+        line = self._file.readline()
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"+":
+            return rest
+        if kind == b"-":
+            raise RuntimeError(f"Redis says: {rest.decode()}")
+        if kind == b":":
+            return int(rest)
+        if kind == b"$":
+            return None if rest == b"-1" else self._file.read(int(rest) + 2)[:-2]
+        if kind == b"*":
+            return None if rest == b"-1" else [self.read() for _ in range(int(rest))]
+        raise ConnectionError("Redis closed the connection")
+
+    def keys(self, pattern: str) -> set[bytes]:
+        """The keys that match a glob pattern."""
+        cursor: Part = 0
+        found: set[bytes] = set()
+        while True:
+            cursor, some = self.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 10_000)
+            found.update(some)
+            if cursor == b"0":
+                return found
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+
+def encode(*parts: Part) -> bytes:
+    """A command in the wire format of Redis."""
+    chunks = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        chunks.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(chunks)
 
 
 class Peer:
