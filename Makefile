@@ -80,7 +80,7 @@ bench-engine: setup-dev setup-vllm ## A worker with real vLLM beside bare AsyncL
 bench-front-end: setup-dev setup-vllm ## CPU of a worker's front end a request, beside bare AsyncLLM, at a GPU's pace without a GPU (12 minutes)
 	@$(BIN)/python -m bench.front_end $(ARGS)
 
-bench-scheduling: setup-dev ## Idle fleets, pulls by the depth of the queue, memory of what is queued
+bench-scheduling: setup-dev ## Idle fleets, and pulls by the depth of the queue
 	@$(BIN)/python -m bench.scheduling $(ARGS)
 
 bench-goodput: setup-dev setup-vllm ## What a fleet gets done in time: urgent beside patient work, tenants, deadlines, sessions (10 minutes; ARGS='--only vllm': real vLLM)

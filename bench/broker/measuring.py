@@ -19,7 +19,7 @@ from rich.console import Console
 from bench.broker.environments import command
 from bench.broker.sizes import Sizes
 from bench.broker.systems import OURS, RAW, System
-from bench.core.redis import memory_bytes, own_server
+from bench.core.redis import look, own_server
 from bench.core.reports import ROOT
 from bench.core.rounds import percentile
 
@@ -84,7 +84,7 @@ class Measurer:
 
     def _measure(self, figure: str, who: System, words: Sequence[str]) -> dict[str, float]:
         with own_server() as server, redis.Redis.from_url(server.url) as client:
-            empty = memory_bytes(client)
+            empty = look(client).memory_bytes
             said = run_adapter(who, server.url, words)
             if "ms" in said:
                 return {f"{figure}_p50": percentile(said["ms"], 0.5), f"{figure}_p99": percentile(said["ms"], 0.99)}
@@ -102,7 +102,7 @@ def settled_bytes(client: redis.Redis) -> int:
     give_up = time.monotonic() + GONE_TIMEOUT_S
     while len(client.client_list()) > 1 and time.monotonic() < give_up:
         time.sleep(0.02)
-    return memory_bytes(client)
+    return look(client).memory_bytes
 
 
 def run_adapter(system: System, url: str, words: Sequence[str]) -> dict[str, Any]:

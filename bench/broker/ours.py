@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.broker.peers.shared import PAYLOAD, RESULT, Mode, Peer, Wire, main
-from bench.core.workers import workers
+from bench.core.processes import workers
 from streamfleet.producer import Client
 from tests.broker import Broker
 
@@ -66,7 +66,7 @@ class Ours(Peer):
     def worker(self, mode: Mode) -> Iterator[Callable[[], bool]]:  # noqa: ARG002 - the same worker for all
         environment = {"BENCH_ANSWER_BYTES": len(RESULT)}
         with workers(self.url, module="bench.core.noop_worker", environment=environment) as (process,):
-            yield lambda: process.poll() is None
+            yield lambda: process.running
 
 
 async def stage(url: str) -> int:

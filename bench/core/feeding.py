@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from streamfleet.common.keys import Keys
 from streamfleet.common.settings import QueueSettings, load
 from tests.broker import Broker
 
-KEYS = Keys("default")
 FILL_AT_ONCE = 5_000
 
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
+from bench.core.processes import Child, started
 from bench.engine.batch import Batch, Row, between_ms, timed
-from bench.engine.processes import Child, started
 from bench.engine.setup import EngineSetup
 from bench.engine.work import Body
 from streamfleet.worker.engine import vllm_host

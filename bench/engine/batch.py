@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from bench.core.processes import cpu_seconds
 from bench.core.rounds import percentile
-from bench.core.workers import cpu_seconds
 from bench.engine.work import Body
 
 

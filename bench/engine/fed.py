@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from bench.core.processes import workers
 from bench.core.redis import own_server
-from bench.core.workers import workers
 from bench.engine.batch import Batch, OtherWork, Row, between_ms, timed
 from bench.engine.work import Body
 from streamfleet.common.results import Result

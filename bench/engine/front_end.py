@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from bench.core.processes import cpu_seconds, workers
 from bench.core.redis import own_server
-from bench.core.workers import cpu_seconds, workers
 from streamfleet.producer import Client, Handle
 
 RATE_PER_S = 50

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -13,10 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 import aiohttp
 import httpx
 
+from bench.core.processes import started
 from bench.engine.batch import Batch, Row, between_ms, timed
-from bench.engine.processes import started
 from bench.engine.setup import EngineSetup
 from bench.engine.work import Body
+from tests.support.redis_server import free_port
 
 PATH = "/v1/chat/completions"
 HOST = "127.0.0.1"
@@ -110,13 +110,6 @@ async def _streamed(client: aiohttp.ClientSession, body: Body) -> Row:
         raise RuntimeError("a streamed answer ended without its usage")
     written = usage["completion_tokens"]
     return Row(usage["prompt_tokens"], written, first_ms, between_ms(total_ms, first_ms, written), total_ms)
-
-
-def free_port() -> int:
-    """Returns a port on which nobody listens."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
 
 
 def is_ready(url: str) -> bool:

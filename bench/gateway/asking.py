@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 
 from rich.progress import track
 
-from bench.core.workers import cpu_seconds
+from bench.core.processes import cpu_seconds
 from bench.engine.batch import Batch, check_output
 from bench.engine.served import Served
 from bench.engine.work import Body

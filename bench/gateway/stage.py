@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
 
+from bench.core.processes import cpu_seconds, started, variables, workers
 from bench.core.redis import own_server
-from bench.core.workers import SHORT, cpu_seconds, workers
-from bench.engine.processes import started
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import LANES
 from streamfleet.gateway.api_keys import GatewayNames, digest_of, make_record, new_secret
@@ -69,8 +67,8 @@ def staged(environment: Mapping[str, object], *, module: str = "streamfleet.work
             "STREAMFLEET_GATEWAY_HEALTH_PORT": "0",
             "STREAMFLEET_LOG_FORMAT": "json",  # a line for each request, as in production
         }
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMFLEET_", *SHORT))}
-        with started(["-m", "streamfleet.cli", "gateway"], talks=False, environment=inherited | settings) as child:
+        words = ["-m", "streamfleet.cli", "gateway"]
+        with started(words, talks=False, environment=variables(settings)) as child:
             child.wait_until(lambda: _ready(port))
             pids = {f"worker {number}": process.pid for number, process in enumerate(running, 1)}
             pids |= {"gateway": child.pid, "redis": server.pid}

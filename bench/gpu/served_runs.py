@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 
+from bench.core.processes import workers
 from bench.core.redis import own_server
 from bench.core.rounds import percentile
-from bench.core.workers import workers
 from bench.engine.fed import drained
 from bench.engine.served import Served
 from bench.engine.work import Body

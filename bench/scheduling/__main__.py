@@ -13,7 +13,7 @@ EXAMPLES = """\
 examples:
   python -m bench.scheduling --quick                   small sizes, about 2 minutes; into build/bench/quick
   python -m bench.scheduling                           full sizes, some minutes; into bench/results
-  python -m bench.scheduling --quick --only pickup,pull_cost
+  python -m bench.scheduling --quick --only pull_cost
 """
 
 if __name__ == "__main__":

@@ -15,19 +15,18 @@ from dataclasses import dataclass
 
 import redis
 
-from bench.core import redis as server_side
-from bench.core import workers as processes
+from bench.core import processes
 from bench.core.feeding import body, queue_settings
+from bench.core.fleet import probe_id
 from bench.core.parts import Part, Say
+from bench.core.redis import look, own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
-from bench.scheduling.fleet import probe_id, raise_file_limit
 from streamfleet.common import scripts
 from streamfleet.producer import Client
 
 FLEETS = (1, 50, 500)
 PER_PROCESS = 125
-READY_WITHIN_S = 60.0
 SETTLE_S, MOST_LOGGED = 2.0, 100_000
 CPU_LIMIT, PICKUP_LIMIT_MS = 2.0, 5.0
 
@@ -64,19 +63,14 @@ class Idle:
 def measure(quick: bool, say: Say) -> Part:
     """Measure each fleet in turn, on a new server each."""
     sizes = QUICK if quick else FULL
-    raise_file_limit()  # the server, started next, inherits it
     pickups: dict[int, list[float]] = {}
     idles: dict[int, Idle] = {}
     calls: dict[str, dict[str, float]] = {}
     label = ""
     for count in FLEETS:
         say(f"{count} workers: starting")
-        with server_side.own_server() as server, redis.Redis.from_url(server.url) as client:
-            environment = {"BENCH_FLEET_WORKERS": min(count, PER_PROCESS)}
-            with processes.workers(
-                server.url, -(-count // PER_PROCESS), module="bench.scheduling.fleet", environment=environment
-            ) as started:
-                _wait_ready(client, count)
+        with own_server() as server, redis.Redis.from_url(server.url) as client:
+            with processes.fleet(server.url, count, PER_PROCESS) as started:
                 say(f"{count} workers: idling")
                 idle_s = sizes.idle_s if count == max(FLEETS) else sizes.idle_s / 3
                 idles[count] = _idle(client, [process.pid for process in started], idle_s)
@@ -154,22 +148,12 @@ def calls_cost(calls: Sequence[tuple[str, float]], seconds: float) -> dict[str, 
     }
 
 
-def _wait_ready(client: redis.Redis, count: int) -> None:
-    give_up = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < give_up:
-        described: list[bytes] = client.hvals("{default}:workers")  # type: ignore[assignment]
-        if sum(b'"ready"' in value for value in described) >= count:
-            return
-        time.sleep(0.2)
-    raise RuntimeError(f"{count} workers were not ready within {READY_WITHIN_S:.0f} s: is the machine busy?")
-
-
 def _idle(client: redis.Redis, pids: Sequence[int], seconds: float) -> Idle:
     time.sleep(SETTLE_S)  # work left over from the start
     fleet_s = sum(processes.cpu_seconds(pid) for pid in pids)
-    redis_s, began = server_side.cpu_seconds(client), time.monotonic()
+    before, began = look(client), time.monotonic()
     time.sleep(seconds)
-    redis_s, took_s = server_side.cpu_seconds(client) - redis_s, time.monotonic() - began
+    redis_s, took_s = (look(client).cpu_us - before.cpu_us) / 1e6, time.monotonic() - began
     fleet_s = sum(processes.cpu_seconds(pid) for pid in pids) - fleet_s
     return Idle(100 * redis_s / took_s, 100 * fleet_s / took_s)
 

@@ -17,7 +17,7 @@ import redis
 
 from bench.core.feeding import FILL_AT_ONCE, padded_body, stage_all
 from bench.core.parts import Part, Say
-from bench.core.redis import own_server, script_us
+from bench.core.redis import look, own_server
 from bench.core.reports import Table, Target
 from bench.core.rounds import percentile
 from streamfleet.common.broker.types import Completion, Pulled
@@ -126,17 +126,17 @@ async def _deepen(client: redis.Redis, broker: Broker, count: int, name: str) ->
     for start in range(0, count, FILL_AT_ONCE):
         number = min(FILL_AT_ONCE, count - start)
         client.eval(FILL, 1, lane, number, padded_body(BODY_BYTES), first_ms, start, name)
-    before = script_us(client)
+    before = look(client).script_us
     staged = await stage_all(broker)
     assert staged == count, f"{staged} of {count} entries were staged"
-    return (script_us(client) - before) / max(1, count)
+    return (look(client).script_us - before) / max(1, count)
 
 
 async def _pull(client: redis.Redis, broker: Broker, wanted: int) -> tuple[float, Pulled]:
     """Make one pull; returns its server time in µs, and its result."""
-    before = script_us(client)
+    before = look(client).script_us
     pulled = await broker.pull("w1", wanted)
-    cost = script_us(client) - before
+    cost = look(client).script_us - before
     assert len(pulled.claims) == wanted, f"a pull of {wanted} brought {len(pulled.claims)}"
     return cost, pulled
 

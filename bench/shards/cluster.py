@@ -21,11 +21,10 @@ import redis
 
 from bench.core.feeding import queue_settings
 from bench.core.parts import Part, Say
-from bench.core.redis import newest
+from bench.core.redis import look, newest
 from bench.core.reports import ROOT, Table, Target
 from bench.core.rounds import Sample, interleave, middle, ratio
 from bench.shards.life import Life
-from bench.shards.server import look
 from bench.shards.sizes import Sizes
 from streamfleet.producer import Client
 from tests.ha.clusters import ClusterDeployment

@@ -1,6 +1,6 @@
 """Fleets of hundreds of real workers on one real server: their load on it, idle and under load, and their connections.
 
-The workers run in `bench.shards.fleet_process`, some hundreds to a process. Requests come one by one through the real
+The workers run in `bench.core.fleet`, some hundreds to a process. Requests come one by one through the real
 client, as from a service that answers its users.
 """
 
@@ -15,22 +15,19 @@ from typing import Any
 
 import redis
 
-from bench.core import redis as server_side
-from bench.core import workers as processes
 from bench.core.feeding import queue_settings
+from bench.core.fleet import probe_id
 from bench.core.parts import Part, Say
+from bench.core.processes import fleet as started_fleet
+from bench.core.redis import Look, look, own_server
 from bench.core.reports import Table
 from bench.core.rounds import percentile
-from bench.scheduling.fleet import probe_id, raise_file_limit
-from bench.shards.server import Look, look
 from bench.shards.sizes import Sizes
 from streamfleet.producer import Client
 
 PER_PROCESS = 500
-SLOTS = 8
 SPREAD = 0.5
 """Requests run half as long to half as long again."""
-READY_WITHIN_S = 300.0
 PATIENCE_S = 300.0
 OTHERS_OPEN = 1
 """Connections that are not the workers': the one that looks."""
@@ -85,53 +82,28 @@ def measure(sizes: Sizes, say: Say) -> Part:
 
 def one(count: int, sizes: Sizes, say: Say) -> Seen:
     """Measure a fleet of so many workers."""
-    raise_file_limit()  # the server, started next, inherits it
     say(f"{count} workers: starting")
-    number = -(-count // PER_PROCESS)
-    environment = {
-        "BENCH_FLEET_WORKERS": -(-count // number),
-        "BENCH_SLOTS": SLOTS,
-        "STREAMFLEET_PREFETCH": 0,
-        "STREAMFLEET_LEASE_MS": LEASE_MS,
-        "STREAMFLEET_DRAIN_MS": 0,
-    }
+    settings = {"STREAMFLEET_PREFETCH": 0, "STREAMFLEET_LEASE_MS": LEASE_MS, "STREAMFLEET_DRAIN_MS": 0}
     with (
-        server_side.own_server() as server,
+        own_server() as server,
         redis.Redis.from_url(server.url) as client,
-        processes.workers(server.url, number, module="bench.shards.fleet_process", environment=environment),
+        started_fleet(server.url, count, PER_PROCESS, settings),
     ):
-        started = wait_ready(client, count)
         say(f"{count} workers: idling")
         time.sleep(sizes.settle_s)
         idle, after = _spell(client, sizes.look_s)
         say(f"{count} workers: {sizes.rate_per_s:g} requests a second")
         loaded, rate, pickup = asyncio.run(_load(client, server.url, sizes))
     return Seen(
-        workers=started,
+        workers=count,
         run_ms=sizes.run_ms,
         idle=idle,
         loaded=loaded,
         rate_per_s=rate,
-        connections=(after.clients - OTHERS_OPEN) / started,
+        connections=(after.clients - OTHERS_OPEN) / count,
         connection_bytes=after.clients_bytes / max(1, after.clients),
         pickup_ms=sorted(pickup),
     )
-
-
-def wait_ready(client: redis.Redis, count: int) -> int:
-    """Wait until so many workers are ready; returns the number of ready ones.
-
-    Raises:
-        RuntimeError: they were not ready in time.
-    """
-    give_up = time.monotonic() + READY_WITHIN_S
-    ready = 0
-    while time.monotonic() < give_up:
-        described: Any = client.hvals("{default}:workers")
-        if (ready := sum(b'"ready"' in value for value in described)) >= count:
-            return ready
-        time.sleep(0.2)
-    raise RuntimeError(f"{ready} of {count} workers were ready within {READY_WITHIN_S:.0f} s: is the machine busy?")
 
 
 def spell(before: Look, after: Look, seconds: float) -> Spell:

@@ -14,8 +14,8 @@ import redis
 
 from bench.core.feeding import padded_body, queue_settings
 from bench.core.noop_worker import answer
+from bench.core.redis import look
 from bench.core.rounds import Sample
-from bench.shards.server import look
 from streamfleet.common.broker.types import Claim, Completion, Submission
 from streamfleet.common.protocol import Status
 from streamfleet.common.replies import streams

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bench.core.processes import started
 from bench.engine.either_way import listen
-from bench.engine.processes import started
 from bench.engine.served import Served
 from streamfleet.cli.demo.model import MODEL_NAME
 from streamfleet.common.settings import EngineSettings, load_all

@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.feeding import padded_body
 from bench.core.series import cdf, thinned
-from bench.scheduling import memory, pickup, pull_cost
+from bench.scheduling import pickup, pull_cost
 
 
 def test_thinning_keeps_both_ends() -> None:
@@ -41,14 +41,6 @@ def test_pull_cost_compares_the_deepest_with_the_shallowest() -> None:
     part = pull_cost.report(sizes, {1_000: 3.0, 2_000: 3.0}, pulls)
     assert [target.value for target in part.targets] == [1.2, 1.0, 2.0]
     assert [target.holds for target in part.targets] == [True, True, False]
-
-
-def test_memory_holds_plain_entries_and_the_clients_against_the_limit() -> None:
-    sizes = {
-        "redis-8.2": {memory.WAYS[0]: (600.0, 700.0), memory.WAYS[1]: (700.0, 800.0), memory.WAYS[2]: (800.0, 900.0)}
-    }
-    plain, client = memory.report(10, "redis-8.2", sizes).targets
-    assert (plain.value, plain.holds, client.value, client.holds) == (700.0, True, 900.0, False)
 
 
 def test_a_padded_body_has_its_size() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.shards import costs, fleets, life, server
+from bench.core import redis as server
+from bench.shards import costs, fleets, life
 from bench.shards.cluster import APART, ONE, recipe, rows
 from bench.shards.sizes import TINY
 

@@ -1,9 +1,8 @@
-"""Very many real workers in one process, on one event loop: `python -m bench.shards.fleet_process`.
+"""Very many real workers in one process, on one event loop: `python -m bench.core.fleet`.
 
-Each is a whole `Worker`, with its own connections, leases, heartbeats and housekeeping. It has no health server, no
-process of its own, and no lease thread: the same lease loops run on the common event loop, because a thousand threads
-would measure Python's scheduling. The engine holds a request for as many ms as it asks for tokens. BENCH_FLEET_WORKERS
-is the number of workers, BENCH_SLOTS the number of requests that each holds.
+Each is a whole `Worker`, with its own connections, leases, heartbeats and housekeeping, but without a health server and
+a process of its own. The engine holds a request for as many ms as it asks for tokens. BENCH_FLEET_WORKERS is the number
+of workers.
 """
 
 from __future__ import annotations
@@ -16,45 +15,28 @@ import signal
 import sys
 import time
 
-from bench.scheduling.fleet import raise_file_limit
+from bench.core.noop_worker import NoopEngine
 from streamfleet.common import logs
 from streamfleet.common.settings import QueueSettings, WorkerSettings, load_all
-from streamfleet.worker.engine.base import Capacity, EngineReply, EngineRequest
+from streamfleet.worker.engine.base import EngineReply, EngineRequest
 from streamfleet.worker.lease import LeaseKeeper
 from streamfleet.worker.worker import Worker
 
+SLOTS = 8
 START_AT_ONCE = 50
+MOST_THREADS = 125
+"""Of more workers, the leases are kept on the common event loop: their threads would measure Python's scheduling."""
+SWITCH_S = 0.0005
 
 
-class HoldingEngine:
+class HoldingEngine(NoopEngine):
     """Holds each request for `max_tokens` ms; the text is the ns from the time at the end of its id to its start."""
-
-    kind = "holding"
-    models: tuple[str, ...] = ("none",)
-    endpoints: tuple[str, ...] = ()
-
-    def __init__(self, slots: int) -> None:
-        self._capacity = Capacity(slots)
-
-    async def start(self) -> None:
-        """Nothing to start."""
 
     async def run(self, request: EngineRequest) -> EngineReply:
         since_ns = time.monotonic_ns() - int(request.id.rpartition("-")[2])
         await asyncio.sleep(int(request.body["max_tokens"]) / 1000)
         choice = {"index": 0, "text": str(since_ns), "finish_reason": "stop"}
         return EngineReply(200, json.dumps({"choices": [choice]}).encode())
-
-    def capacity(self) -> Capacity:
-        return self._capacity
-
-    async def failed(self) -> str:
-        """Never return."""
-        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        return await never
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
 
 
 class LoopKeeper(LeaseKeeper):
@@ -78,23 +60,27 @@ class LoopWorker(Worker):
     _keeper_kind = LoopKeeper
 
 
-async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots: int) -> None:
+def probe_id(number: int) -> str:
+    """An id that ends with the present time, by the clock that all processes of a machine share."""
+    return f"probe-{number}-{time.monotonic_ns()}"
+
+
+async def work(queue: QueueSettings, settings: WorkerSettings, count: int) -> None:
     """Run so many workers until SIGTERM."""
+    kind = Worker if count <= MOST_THREADS else LoopWorker
     fleet = [
-        LoopWorker(
+        kind(
             f"worker-large-7d9f8b6c5d-{number:05d}-{os.getpid()}",
             queue,
-            HoldingEngine(slots),
+            HoldingEngine(0, SLOTS),
             settings,
-            # A thousand workers' heartbeats share this event loop, so a slow beat does not mean a hang.
+            # All heartbeats share this event loop, so a slow beat does not mean a hang.
             watchdog_s=3_600.0,
         )
         for number in range(count)
     ]
-    asked = asyncio.Event()
 
     def stop() -> None:
-        asked.set()
         for worker in fleet:
             worker.ask_to_stop()
 
@@ -109,10 +95,11 @@ async def work(queue: QueueSettings, settings: WorkerSettings, count: int, slots
 
 def main() -> int:
     """Run the fleet that the environment asks for."""
-    raise_file_limit()
+    # A thread waits this long for another one; in a process of its own, a worker's would not wait.
+    sys.setswitchinterval(SWITCH_S)
     queue, _, settings, log_settings = load_all(engine="simulated", health_port=0)
     logs.configure(log_settings)
-    asyncio.run(work(queue, settings, int(os.environ["BENCH_FLEET_WORKERS"]), int(os.environ["BENCH_SLOTS"])))
+    asyncio.run(work(queue, settings, int(os.environ["BENCH_FLEET_WORKERS"])))
     return 0
 
 
