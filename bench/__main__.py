@@ -6,11 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
 from bench.core.reports import FULL
-from bench.overview import lines, shown_lines
-from bench.saved import BENCHMARKS, BadReport, command, read_reports
+from bench.core.tables import targets_markdown
+from bench.saved import BENCHMARKS, BadReport, command, read_reports, targets
 
 EXAMPLES = """\
 examples:
@@ -31,14 +29,13 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, default=FULL, metavar="DIR", help="folder of reports (default: bench/results)"
     )
-    folder = parser.parse_args().results
     try:
-        reports = read_reports(folder)
+        reports = read_reports(parser.parse_args().results)
     except BadReport as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     if reports:
-        Console().print(shown_lines([line for report, _ in reports.values() for line in lines(report)]))
+        print(targets_markdown(targets(report for report, _ in reports.values())))
     for name in BENCHMARKS:
         made = f"measured on {reports[name][0].made}" if name in reports else "not measured yet"
         print(f"{name}: {made} ({command(name)})")

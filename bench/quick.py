@@ -10,17 +10,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from rich.console import Console
-from rich.rule import Rule
-
-from bench.core.reports import QUICK, ROOT, load
-from bench.overview import Line, lines, shown_lines
-from bench.saved import BENCHMARKS
+from bench.core.reports import QUICK, ROOT
+from bench.core.tables import targets_markdown
+from bench.saved import BENCHMARKS, read_reports, targets
 
 LEFT_OUT = ("front_end", "shards", "gateway")
 """Only where they are asked for: ten minutes are for what the fleet itself is asked to reach."""
@@ -36,36 +29,24 @@ examples:
 """
 
 
-@dataclass(frozen=True)
-class Ran:
-    """Result of a measurement: "" if it succeeded, otherwise the reason."""
-
-    problem: str
-    seconds: float
-
-
-def run_one(name: str, out: Path, limit_s: float) -> Ran:
-    """Run one measurement in a process of its own, which writes to this terminal."""
-    started = time.monotonic()
+def run_one(name: str) -> str:
+    """Run one measurement in a process of its own, which writes to this terminal; returns why it failed, or ""."""
     # A report of an earlier run would pass for the figures of a run that fails now.
-    (out / f"{name}.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", f"bench.{name}", "--quick", "--out", str(out)]
+    (QUICK / f"{name}.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", f"bench.{name}", "--quick", "--out", str(QUICK)]
     # In a group of its own: Ctrl-C reaches it once, from here, so that a second one does not interrupt its clean-up.
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, process_group=0) as process:
         try:
-            status = process.wait(limit_s)
+            status = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             stop(process)
-            return Ran(f"did not end within {limit_s:.0f} s", time.monotonic() - started)
+            return f"did not end within {LIMIT_S:.0f} s"
         except KeyboardInterrupt:
             stop(process)
             raise
-    seconds = time.monotonic() - started
     if status:
-        return Ran(f"ended with status {status}; what it said is above", seconds)
-    if not (out / f"{name}.json").is_file():
-        return Ran("left no report", seconds)
-    return Ran("", seconds)
+        return f"ended with status {status}; what it said is above"
+    return "" if (QUICK / f"{name}.json").is_file() else "left no report"
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -78,17 +59,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def summary(names: Sequence[str], ran: Mapping[str, Ran], out: Path) -> list[Line]:
-    """One line for each ratio and target, and for each measurement that failed."""
-    found: list[Line] = []
-    for name in names:
-        if ran[name].problem:
-            found.append(Line(name, ran[name].problem, "", "", "FAILED"))
-        else:
-            found += lines(load(out / f"{name}.json"))
-    return found
-
-
 def main() -> int:
     """Run all; returns 0 if all ran, even with misses, 1 if one failed, 130 if interrupted."""
     parser = argparse.ArgumentParser(
@@ -97,39 +67,24 @@ def main() -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--only",
-        default=",".join(USUAL),
-        metavar="NAMES",
-        help=f"some of {','.join(BENCHMARKS)} (default: all but {', '.join(LEFT_OUT)})",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=QUICK, metavar="DIR", help="for their reports (default: build/bench/quick)"
-    )
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, metavar="S", help="for each (default: %(default)s)")
-    args = parser.parse_args()
-    names = [name.strip() for name in args.only.split(",") if name.strip()]
-    if not names or set(names) - set(BENCHMARKS):
-        parser.error(f"--only {args.only}: choose from {', '.join(BENCHMARKS)}")
-    out = args.out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    ran: dict[str, Ran] = {}
-    started = time.monotonic()
+    words = f"some of {','.join(BENCHMARKS)} (default: all but {', '.join(LEFT_OUT)})"
+    parser.add_argument("--only", default=",".join(USUAL), metavar="NAMES", help=words)
+    names = parser.parse_args().only.split(",")
+    if set(names) - set(BENCHMARKS):
+        parser.error(f"--only {','.join(names)}: choose from {', '.join(BENCHMARKS)}")
+    failed = {}
     try:
         for number, name in enumerate(names, 1):
-            console.print(Rule(f"{number} of {len(names)}: {name} ({time.monotonic() - started:.0f} s so far)"))
-            ran[name] = run_one(name, out, args.limit_s)
+            print(f"-- {number} of {len(names)}: {name}", flush=True)
+            if problem := run_one(name):
+                failed[name] = problem
     except KeyboardInterrupt:
-        console.print("interrupted; nothing of it is left running")
+        print("interrupted; nothing of it is left running")
         return 130
-    console.print(Rule("all ratios and targets, at small sizes"))
-    console.print(shown_lines(summary(names, ran, out)))
-    took = ", ".join(f"{name} {ran[name].seconds:.0f} s" for name in names)
-    console.print(
-        f"{time.monotonic() - started:.0f} s in all: {took}. Reports: {args.out}. Full sizes: docs/performance.md."
-    )
-    return 1 if any(each.problem for each in ran.values()) else 0
+    print(targets_markdown(targets(report for name, (report, _) in read_reports(QUICK).items() if name in names)))
+    for name, problem in failed.items():
+        print(f"FAILED: {name} {problem}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Reads the saved reports of all measurements."""
+"""The saved reports of all measurements, and their targets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from bench.core.reports import Report, load
+from bench.core.reports import Report, Target, load
 
 BENCHMARKS = ("broker", "engine", "front_end", "scheduling", "goodput", "shards", "gateway")
 """In the order of docs/performance.md, and of `bench.quick`."""
@@ -38,3 +39,8 @@ def read_reports(folder: Path) -> dict[str, tuple[Report, bytes]]:
             except (ValueError, KeyError, TypeError) as error:
                 raise BadReport(f"{path} is no report ({error}); make it anew: {command(name)}") from error
     return found
+
+
+def targets(reports: Iterable[Report]) -> list[Target]:
+    """Targets of all reports, each with the name of its own before its name."""
+    return [replace(each, name=f"{report.name}: {each.name}") for report in reports for each in report.targets]

@@ -6,9 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markdown import Markdown
-
 from bench.core import judged, machine
 from bench.core.reports import FULL, PARTIAL, QUICK, Report
 from bench.core.tables import markdown, targets_markdown
@@ -41,12 +38,9 @@ def finish(report: Report, args: argparse.Namespace, *, whole: bool = True) -> N
     report.commit, report.sources = judged.commit(report.name), judged.digest(report.name)
     usual = QUICK if args.quick else FULL
     path = report.save(args.out or (usual if whole else PARTIAL))
-    console = Console()
     for table in report.tables:
-        console.print(f"\n[bold]{table.title}[/bold]", highlight=False)
-        console.print(Markdown(markdown(table)))
-    console.print(Markdown(targets_markdown(report.targets)))
-    print(f"written to {path}")
+        print(f"\n{table.title}\n{markdown(table)}")
+    print(f"\n{targets_markdown(report.targets)}\nwritten to {path}")
 
 
 def command(

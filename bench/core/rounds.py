@@ -1,4 +1,4 @@
-"""Interleaved samples, so that other load on the machine meets all of them alike; medians and ratios of them."""
+"""Interleaved samples, so that other load on the machine meets all of them alike; medians, ratios and series."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Sample: TypeAlias = Mapping[str, float]
 """Values of one measurement, by the name of the figure."""
+MOST_POINTS = 500
+"""More points than this no plot needs."""
+T = TypeVar("T")
 
 
 def interleave(
@@ -50,3 +53,15 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The value that a share (0 to 1) of the values does not exceed; nearest rank."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def thinned(values: Sequence[T], most: int = MOST_POINTS) -> list[T]:
+    """At most so many of the values, evenly spread, with the first and the last: keeps files small."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
+
+
+def cdf(values: Sequence[float]) -> list[float]:
+    """Sorted and thinned values: about n/N of the values do not exceed the n-th of N points."""
+    return [round(value, 4) for value in thinned(sorted(values))]

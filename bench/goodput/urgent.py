@@ -12,8 +12,7 @@ from typing import Any
 
 from bench.core.parts import Part, Say
 from bench.core.reports import Table, Target
-from bench.core.rounds import percentile
-from bench.core.series import cdf
+from bench.core.rounds import cdf, percentile
 from bench.core.tables import shown
 from bench.goodput.runs import first_s, play
 from bench.goodput.scripts import NO_RESERVE, Way

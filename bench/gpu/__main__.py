@@ -20,7 +20,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +55,10 @@ def main() -> int:
 
 def prove(args: argparse.Namespace, *, dry: bool) -> int:
     """Measure the chosen pieces and save each result; imports packages only after `missing` has checked them."""
-    from rich.console import Console
-
-    from bench.core.tables import markdown
+    from bench.core.tables import markdown, targets_markdown
     from bench.gpu import tables
     from bench.gpu.pieces import DRY_SIZES, GPU_SIZES, engines, pieces
     from bench.gpu.schedule import Found, OutOfTime, Prover
-    from bench.overview import lines, shown_lines
 
     sizes = DRY_SIZES if dry else GPU_SIZES
     setup, model = chosen_setup(args, dry=dry)
@@ -90,13 +86,12 @@ def prove(args: argparse.Namespace, *, dry: bool) -> int:
     except KeyboardInterrupt:
         status = 130
     tables.fill(report)
-    console = Console()
     for table in report.tables:
-        console.print(f"\n{table.title}", markdown(table), sep="\n", markup=False, highlight=False, soft_wrap=True)
+        print(f"\n{table.title}\n{markdown(table)}")
     if dry:
         say("dry run: no verdicts")
     else:
-        console.print(shown_lines(lines(report)))
+        print(targets_markdown(report.targets))
     if left := [f"{piece.name} (step {piece.step})" for piece in wanted if piece.name not in now]:
         say(f"not run: {', '.join(left)}; the same command, given more minutes, goes on with that")
     failed = any("failed" in results[name] for name in now)
@@ -122,14 +117,13 @@ def opened(folder: Path, settings: dict[str, Any]) -> Report:
     Raises:
         SystemExit: the existing one is of another machine, model or kind of run.
     """
-    from bench.core.machine import describe
-    from bench.core.reports import Report, load
+    from bench.core.reports import load, new_report
 
-    machine = describe()
-    if not (folder / "gpu.json").is_file():
-        return Report("gpu", datetime.now(UTC).date().isoformat(), machine, settings, data={"pieces": {}})
-    report = load(folder / "gpu.json")
-    for what, there, here in (("machine", report.machine, machine), ("settings", report.settings, settings)):
+    report = new = new_report("gpu", settings)
+    new.data = {"pieces": {}}
+    if (folder / "gpu.json").is_file():
+        report = load(folder / "gpu.json")
+    for what, there, here in (("machine", report.machine, new.machine), ("settings", report.settings, settings)):
         if other := [name for name in {**there, **here} if there.get(name) != here.get(name)]:
             sys.exit(f"bench.gpu: {folder / 'gpu.json'} is of another {what} ({', '.join(other)}): name another --out")
     return report

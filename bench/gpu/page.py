@@ -10,10 +10,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bench.blocks import PageError, about, refilled, sizes, titled
 from bench.core.reports import FULL, ROOT, Report, load
 from bench.core.tables import targets_markdown
 from bench.gpu.tables import steps
+from bench.pages import PageError, about, refilled, titled
 
 PAGE = ROOT / "docs" / "gpu.md"
 LEFT_OUT = (steps({}).title, "SIGKILL: ")
@@ -46,6 +46,15 @@ def proof(results: Path) -> str:
     return "\n\n".join([about(report), sizes(report), targets_markdown(targets), *tables])
 
 
+def sizes(report: Report) -> str:
+    """Settings of a report, in one line."""
+    words = {
+        name.replace("_", " "): f"`{value}`" if str(value).startswith("--") else value
+        for name, value in report.settings.items()
+    }
+    return f"Sizes: {'; '.join(f'{name} {value}' for name, value in words.items())}."
+
+
 def of_gpu(path: Path) -> Report:
     """Load a report of a GPU.
 
@@ -62,18 +71,17 @@ def main() -> int:
     """Write the page, or with `--check` tell if it is up to date."""
     known = argparse.ArgumentParser(prog="python -m bench.gpu.page", description=__doc__)
     known.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is out of date")
-    known.add_argument("--results", type=Path, default=FULL, metavar="DIR", help="where gpu.json is")
-    args = known.parse_args()
+    checks = known.parse_args().check
     before = PAGE.read_text(encoding="utf-8")
     try:
-        after = fill(before, args.results)
+        after = fill(before, FULL)
     except (PageError, OSError, ValueError, KeyError, TypeError) as error:
         print(f"bench.gpu.page: {error}", file=sys.stderr)
         return 1
-    if args.check and after != before:
+    if checks and after != before:
         print(f"{PAGE.name}: its tables are not those of the results; run: python -m bench.gpu.page", file=sys.stderr)
         return 1
-    if not args.check:
+    if not checks:
         PAGE.write_text(after, encoding="utf-8")
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.plots import style
+from bench import plots
 from monitoring.observe.prometheus import Prometheus
 from monitoring.observe.questions import filled
 from monitoring.panels.model import Dashboard, Panel
@@ -22,15 +22,15 @@ def draw(server: Prometheus, dashboard: Dashboard, start: float, end: float, pat
     """Draw the time series of a dashboard, epoch seconds `start` to `end`, into an SVG."""
     panels = [panel for panel in dashboard.panels if panel.kind == "timeseries" and not panel.outside]
     rows = math.ceil(len(panels) / COLUMNS)
-    with style.rules():
-        figure, grid = style.panels(rows, COLUMNS, width_in=10.0, height_in=2.1 * rows)
+    with plots.rules():
+        figure, grid = plots.panels(rows, COLUMNS, width_in=10.0, height_in=2.1 * rows)
         axes = [each for row in grid for each in row]
         for panel, place in zip(panels, axes, strict=False):
             _panel(place, panel, lines(server, panel, start, end))
         for place in axes[len(panels) :]:
             place.remove()
         figure.suptitle(dashboard.title)
-        style.save(figure, path, "drawn by python -m monitoring.observe --picture")
+        plots.save(figure, path, "drawn by python -m monitoring.observe --picture")
 
 
 def lines(server: Prometheus, panel: Panel, start: float, end: float) -> list[Line]:

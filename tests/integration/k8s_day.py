@@ -27,7 +27,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-from bench.blocks import refilled
+from bench.pages import refilled
 from streamfleet.common.protocol import LANES, Lane
 from streamfleet.operator.exporter.view import pressure_s
 from streamfleet.operator.plan.arrivals import Arrival

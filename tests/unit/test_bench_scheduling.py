@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bench.core.feeding import padded_body
-from bench.core.series import cdf, thinned
+from bench.core.rounds import cdf, thinned
 from bench.scheduling import pickup, pull_cost
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from bench.blocks import PageError
 from bench.core.reports import Report, load
 from bench.gpu import __main__ as command
 from bench.gpu import missing, nvidia, page, tables, wheels
@@ -38,6 +37,7 @@ from bench.gpu.pieces import (
     speed_of,
 )
 from bench.gpu.schedule import Found, OutOfTime, Piece, Prover, fitting
+from bench.pages import PageError
 
 # -- what fits into the minutes ----------------------------------------------------------------------------
 
