@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.core.processes import workers
+from bench.core.redis import own_server
 from bench.shards import cluster, costs, fleets
 from bench.shards.sizes import TINY
 
@@ -17,6 +19,12 @@ def test_requests_of_one_call_share_what_the_call_costs() -> None:
     assert all(row["waiting, B"] > 500 for row in table.rows)
     each = [row["all, µs"] for row in table.rows]
     assert each == sorted(each, reverse=True)
+
+
+def test_a_worker_that_does_not_start_says_why() -> None:
+    said = pytest.raises(RuntimeError, match=r"No module named bench\.none")
+    with own_server() as server, said, workers(server.url, 2, module="bench.none"):
+        pytest.fail("it is not there")
 
 
 @pytest.mark.long

@@ -22,7 +22,8 @@ INFO: dict[str, Any] = {
     "cmdstat_xadd": {"calls": 20, "usec": 50},
     "total_net_input_bytes": 1_000,
     "total_net_output_bytes": 3_000,
-    "used_memory": 50_000,
+    "used_memory": 57_000,
+    "used_memory_scripts": 7_000,
     "mem_clients_normal": 8_000,
     "connected_clients": 4,
 }
@@ -33,8 +34,8 @@ INFO: dict[str, Any] = {
 
 def test_the_thread_that_executes_is_what_counts() -> None:
     found = server.read(INFO)
-    assert (found.cpu_us, found.script_calls) == (2_500_000.0, 11)
-    assert (found.memory_bytes, found.clients_bytes) == (50_000, 8_000)
+    assert (found.cpu_us, found.script_calls, found.script_us) == (2_500_000.0, 11, 1_300.0)
+    assert (found.memory_bytes, found.clients_bytes) == (50_000, 8_000), "scripts are of no request"
 
 
 def test_a_server_that_does_not_tell_threads_apart_is_read_as_a_whole() -> None:
