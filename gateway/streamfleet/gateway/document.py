@@ -12,16 +12,17 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from streamfleet.common.protocol import LANES
-from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS
+from streamfleet.gateway.batch_records import BatchStatus
+from streamfleet.gateway.request_parameters import BATCH_ENDPOINTS, TIERS
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": "number", "minimum": 0}
 SECONDS: Schema = {"type": "integer", "description": "epoch seconds"}
 TEXTS: Schema = {"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}}
 SPAN: Schema = {"type": "string", "pattern": "^[0-9]{1,6}(ms|s|m|h|d)$", "examples": ["24h"]}
-TIERS = ["auto", "default", "flex", "priority", "scale"]
 
 
 def ref(name: str) -> Schema:
@@ -54,22 +55,21 @@ def open_object(needed: list[str], **fields: Schema) -> Schema:
     return {"type": "object", "required": needed, "properties": fields, "additionalProperties": True}
 
 
-def page(of: str) -> Schema:
-    """A page of a list, in OpenAI's pagination."""
-    flag: Schema = {"type": "boolean"}
-    ends = {"first_id": nullable(TEXT), "last_id": nullable(TEXT), "has_more": flag}
-    return object_with(object=enum_of("list"), data=array_of(ref(of)), **ends)
+def page(of: str, **more: Schema) -> Schema:
+    """A page of a list."""
+    ends = {"first_id": nullable(TEXT), "last_id": nullable(TEXT), "has_more": FLAG}
+    return object_with(data=array_of(ref(of)), **ends, **more)
 
 
 _SAMPLING: dict[str, Schema] = {
     "model": {"type": "string", "description": "one of GET /v1/models; where there is only one, it may be left out"},
     "max_tokens": {"type": "integer", "minimum": 1},
     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-    "service_tier": {"type": "string", "enum": TIERS, "description": "priority is lane high, flex is low"},
+    "service_tier": enum_of(*filter(None, TIERS)) | {"description": "priority is lane high, flex is low"},
 }
 _REQUEST: dict[str, Schema] = {
     **_SAMPLING,
-    "stream": {"type": "boolean"},
+    "stream": FLAG,
     "user": TEXT,
     "prompt_cache_key": TEXT,
 }
@@ -105,30 +105,12 @@ _RESULT = object_with(
     latency_ms=nullable(NUMBER),
     error=nullable({"type": "object"}),
 )
-_BATCH_STATUS = enum_of(
-    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
-)
 _MOMENT: Schema = {"type": "string", "format": "date-time"}
 _KEPT_S: Schema = {"type": "integer", "minimum": 3_600, "maximum": 2_592_000}
 _KEPT = nullable(object_with(anchor=enum_of("created_at"), seconds=_KEPT_S))
-_MOMENTS = (
-    "in_progress_at",
-    "finalizing_at",
-    "completed_at",
-    "failed_at",
-    "expired_at",
-    "cancelling_at",
-    "cancelled_at",
-)
 
 SCHEMAS: dict[str, Schema] = {
-    "Error": object_with(
-        error={
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {"message": TEXT, "type": TEXT, "param": nullable(TEXT), "code": nullable(TEXT)},
-        }
-    ),
+    "Error": object_with(error=object_with(message=TEXT, type=TEXT, param=nullable(TEXT), code=nullable(TEXT))),
     "MessageError": object_with(type=enum_of("error"), error=object_with(type=TEXT, message=TEXT), request_id=TEXT),
     "ChatRequest": open_object(["messages"], messages=array_of(_MESSAGE, minItems=1), **_REQUEST),
     "CompletionRequest": open_object(["prompt"], prompt={"anyOf": [TEXT, array_of(TEXT, minItems=1)]}, **_REQUEST),
@@ -158,9 +140,9 @@ SCHEMAS: dict[str, Schema] = {
         previous_response_id=nullable(TEXT),
         error=nullable({"type": "object"}),
     ),
-    "ResponseDeleted": object_with(id=TEXT, object=enum_of("response"), deleted={"type": "boolean"}),
+    "ResponseDeleted": object_with(id=TEXT, object=enum_of("response"), deleted=FLAG),
     "InputItem": open_object(["id"], id=TEXT, type=TEXT),
-    "InputItemList": page("InputItem"),
+    "InputItemList": page("InputItem", object=enum_of("list")),
     "MessageRequest": open_object(
         ["model", "messages"],
         messages=array_of(open_object(["role", "content"], role=enum_of("system", "user", "assistant")), minItems=1),
@@ -185,12 +167,7 @@ SCHEMAS: dict[str, Schema] = {
         results_url=nullable(TEXT),
         **{name: nullable(_MOMENT) for name in ("ended_at", "cancel_initiated_at", "archived_at")},
     ),
-    "MessageBatchList": object_with(
-        data=array_of(ref("MessageBatch")),
-        has_more={"type": "boolean"},
-        first_id=nullable(TEXT),
-        last_id=nullable(TEXT),
-    ),
+    "MessageBatchList": page("MessageBatch"),
     "MessageBatchDeleted": object_with(id=TEXT, type=enum_of("message_batch_deleted")),
     "RerankRequest": open_object(
         ["query"],
@@ -213,8 +190,8 @@ SCHEMAS: dict[str, Schema] = {
         purpose=enum_of("batch", "batch_output"),
         status=enum_of("processed"),
     ),
-    "FileList": page("File"),
-    "FileDeleted": object_with(id=TEXT, object=enum_of("file"), deleted={"type": "boolean"}),
+    "FileList": page("File", object=enum_of("list")),
+    "FileDeleted": object_with(id=TEXT, object=enum_of("file"), deleted=FLAG),
     "FileUpload": {
         "type": "object",
         "required": ["purpose", "file"],
@@ -233,7 +210,7 @@ SCHEMAS: dict[str, Schema] = {
         output_expires_after=_KEPT,
         metadata=nullable(TEXTS),
         callback_url=nullable(_CALLBACK),
-        service_tier=enum_of(*TIERS),
+        service_tier=_SAMPLING["service_tier"],
     ),
     "Batch": object_with(
         id=TEXT,
@@ -243,7 +220,7 @@ SCHEMAS: dict[str, Schema] = {
         input_file_id=TEXT,
         completion_window=TEXT,
         output_expires_after=_KEPT,
-        status=_BATCH_STATUS,
+        status=enum_of(*BatchStatus),
         output_file_id=nullable(TEXT),
         error_file_id=nullable(TEXT),
         created_at=SECONDS,
@@ -251,9 +228,9 @@ SCHEMAS: dict[str, Schema] = {
         request_counts=_COUNTS,
         usage=open_object(["total_tokens"], input_tokens=COUNT, output_tokens=COUNT, total_tokens=COUNT),
         metadata=nullable(TEXTS),
-        **{name: nullable(SECONDS) for name in _MOMENTS},
+        **{f"{status}_at": nullable(SECONDS) for status in BatchStatus if status is not BatchStatus.VALIDATING},
     ),
-    "BatchList": page("Batch"),
+    "BatchList": page("Batch", object=enum_of("list")),
     "PromptsRequest": open_object(["prompts"], **_PROMPTS),
     "JobRequest": open_object(
         ["prompts"], **_PROMPTS, completion_window=SPAN, callback_url=nullable(_CALLBACK), metadata=nullable(TEXTS)
@@ -268,29 +245,26 @@ SCHEMAS: dict[str, Schema] = {
         failed=COUNT,
         **_TOTALS,
     ),
-    "Job": {
-        "type": "object",
-        "required": ["batch_id", "id", "object", "status", "progress", "request_counts", "outputs", "created_at"],
-        "properties": {
-            "batch_id": TEXT,
-            "id": TEXT,
-            "object": enum_of("batch.job"),
-            "status": enum_of("pending", "processing", "completed", "failed"),
-            "reason": nullable(TEXT),
-            "progress": {"type": "number", "minimum": 0, "maximum": 1},
-            "request_counts": _COUNTS,
-            "outputs": nullable(_OUTPUTS),
-            "created_at": SECONDS,
-            "ended_at": nullable(SECONDS),
-            "expires_at": SECONDS,
-            "metadata": nullable(TEXTS),
-            "errors": nullable(array_of({"type": "object"})),
-            **_TOTALS,
-            "results": nullable(array_of(_RESULT)),
-            "output_file_id": nullable(TEXT),
-            "error_file_id": nullable(TEXT),
-        },
-    },
+    "Job": object_with(
+        batch_id=TEXT,
+        id=TEXT,
+        object=enum_of("batch.job"),
+        status=enum_of("pending", "processing", "completed", "failed"),
+        reason=nullable(TEXT),
+        progress={"type": "number", "minimum": 0, "maximum": 1},
+        request_counts=_COUNTS,
+        outputs=nullable(_OUTPUTS),
+        created_at=SECONDS,
+        ended_at=nullable(SECONDS),
+        expires_at=SECONDS,
+        metadata=nullable(TEXTS),
+        errors=nullable(array_of({"type": "object"})),
+        **_TOTALS,
+        results=nullable(array_of(_RESULT)),
+        output_file_id=nullable(TEXT),
+        error_file_id=nullable(TEXT),
+    )
+    | {"required": ["batch_id", "id", "object", "status", "progress", "request_counts", "outputs", "created_at"]},
     "Stats": object_with(
         object=enum_of("batch.stats"),
         total_batches=COUNT,
