@@ -104,9 +104,6 @@ def scale_down(manifests: list[Manifest]) -> Manifest:
 
 
 RULE_MISTAKES: list[tuple[Callable[[list[Manifest]], object], str]] = [
-    (lambda all_: spec_of(all_, "ScaledObject")["scaleTargetRef"].update(name="workers"), "no Deployment workers"),
-    (lambda all_: spec_of(all_, "ScaledObject")["scaleTargetRef"].update(kind="StatefulSet"), "no StatefulSet"),
-    (lambda all_: spec_of(all_, "Deployment").update(replicas=1), "names its replicas too"),
     (lambda all_: scale_down(all_).update(stabilizationWindowSeconds=60), "goes down after 60 s"),
     (lambda all_: spec_of(all_, "ScaledObject").update(cooldownPeriod=300), "the last worker goes sooner"),
     (lambda all_: only(all_, "ConfigMap", "streamfleet-worker")["data"].update(STREAMFLEET_QUEUE="b"), "queue default"),

@@ -660,9 +660,3 @@ def test_version_is_that_of_the_images() -> None:
 def container_image(workload: Manifest) -> str:
     """The image of a workload."""
     return str(pod_of(workload)["containers"][0]["image"])
-
-
-def test_objects_have_one_name_each() -> None:
-    for name in examples():
-        found = [(each["kind"], name_of(each)) for each in chart_of(name)]
-        assert len(found) == len(set(found))

@@ -1,13 +1,11 @@
 """The chart's two triggers on a simulated day, and the arithmetic of KEDA and the HorizontalPodAutoscaler in it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.integration.k8s_day import (
     PAGE,
-    SLOTS,
     TRIGGERS,
     Autoscaler,
     Outcome,
@@ -17,7 +15,7 @@ from tests.integration.k8s_day import (
     outcomes,
     rendered,
 )
-from tests.integration.k8s_manifests import Manifest, only, pod_of, pools
+from tests.integration.k8s_manifests import pod_of, pools
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches Helm first
 
@@ -54,45 +52,6 @@ def test_each_trigger_carries_the_day() -> None:
 def test_page_has_the_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert fresh(page) == page, "run: python -m tests.integration.k8s_day"
-
-
-def scaler(manifests: list[Manifest]) -> Manifest:
-    spec: Manifest = only(manifests, "ScaledObject")["spec"]
-    return spec
-
-
-def grouped(**more: str) -> Callable[[list[Manifest]], None]:
-    def change(manifests: list[Manifest]) -> None:
-        for trigger in scaler(manifests)["triggers"]:
-            trigger["metadata"] |= {"consumerGroup": "workers", **more}
-
-    return change
-
-
-def modified(**more: str) -> Callable[[list[Manifest]], None]:
-    return lambda manifests: scaler(manifests)["advanced"]["scalingModifiers"].update(more)
-
-
-MUTANTS: list[tuple[str, Callable[[list[Manifest]], object], str]] = [
-    ("redis-streams", grouped(lagCount=str(SLOTS)), "in time"),
-    ("redis-streams", grouped(), "nothing lost"),
-    ("prometheus", lambda all_: scaler(all_)["triggers"].pop(), "from 0 to 1 and back"),
-]
-MORE_MUTANTS: list[tuple[str, Callable[[list[Manifest]], object], str]] = [
-    ("redis-streams", modified(activationTarget="5"), "from 0 to 1 and back"),
-    ("redis-streams", modified(formula="critical + low"), "from 0 to 1 and back"),
-    ("redis-streams", lambda all_: scaler(all_).update(cooldownPeriod=7200), "from 0 to 1 and back"),
-    ("prometheus", lambda all_: scaler(all_)["triggers"].pop(2), "in time"),
-]
-
-
-@pytest.mark.parametrize(
-    ("by", "spoil", "claim"), [*MUTANTS, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE_MUTANTS)]
-)
-def test_another_manifest_does_not_carry_it(by: str, spoil: Callable[[list[Manifest]], object], claim: str) -> None:
-    manifests = rendered(by)
-    spoil(manifests)
-    assert claim in wrong(Simulation(manifests, day(MORNING_H)).run())
 
 
 def test_pod_that_is_killed_early_hands_back_more() -> None:

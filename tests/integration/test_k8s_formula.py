@@ -86,27 +86,6 @@ def test_workers_wanted_by_work_and_deadlines(view: View, wanted: float) -> None
     assert k8s_formula.wanted(view) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("kept", "/ 0.8", "/ 0.9"),
-        ("kept", "clamp_max", "clamp_min"),
-        ("backlog", "/ 600", "/ 300"),
-        ("pressure", "+ 60", "+ 0"),
-        ("pressure", "/ 120", "/ 60"),
-        ("pressure", "clamp_min", "clamp_max"),
-        ("outstanding", ", 1)", ", 2)"),
-        ("backlog", "or 0 * max(streamfleet_queue_outstanding{", "or 0 * max(streamfleet_queue_entries{"),
-        ("kept", 'state="ready"}))', 'state="ready"})'),
-    ],
-)
-def test_another_formula_is_found(tmp_path: Path, name: str, right: str, wrong: str) -> None:
-    query = queries()[name]
-    assert right in query
-    said = {name: query.replace(right, wrong)}
-    assert complaints([case(view, said=said) for view in views()], tmp_path)
-
-
 def test_other_queues_and_a_second_exporter_change_nothing(tmp_path: Path) -> None:
     view, other = View(3, 16, 20, 400, 90.0, 12.0), View(9, 100, 900, 9000, 5000.0, 4000.0)
     beside = series(other, queue="other") | series(view, pod="b")

@@ -1,10 +1,8 @@
 """Allowed connections under the NetworkPolicies of the base and of each overlay."""
 
-import copy
-
 import pytest
 
-from tests.integration.k8s_manifests import Manifest, kustomizations, labels_of, manifests_of, of_kind, workloads
+from tests.integration.k8s_manifests import kustomizations, labels_of, manifests_of, workloads
 from tests.integration.k8s_network import End, allowed
 
 pytestmark = pytest.mark.timeout(240)  # a bare machine fetches kubectl first
@@ -145,27 +143,3 @@ def test_sentinels_take_whom_redis_takes() -> None:
 def test_servers_look_names_up(component: str, protocol: str) -> None:
     (pod,) = ends("redis-ha", component)
     assert allowed(manifests_of("redis-ha"), pod, End({"k8s-app": "kube-dns"}, "kube-system"), 53, protocol)
-
-
-def without(manifests: list[Manifest], policy: str) -> list[Manifest]:
-    """The manifests less one policy."""
-    return [each for each in manifests if each not in of_kind(manifests, "NetworkPolicy") or named(each) != policy]
-
-
-def named(manifest: Manifest) -> str:
-    """Its name."""
-    name: str = manifest["metadata"]["name"]
-    return name
-
-
-def test_without_its_policy_a_pod_takes_anybody() -> None:
-    (redis,) = ends("base", "redis")
-    assert allowed(without(manifests_of("base"), "streamfleet-redis"), End(STRANGER, "shop"), redis, 6379)
-
-
-def test_policy_whose_selector_is_wrong_protects_nothing() -> None:
-    planted = copy.deepcopy(manifests_of("base"))
-    policy = next(each for each in of_kind(planted, "NetworkPolicy") if named(each) == "streamfleet-redis")
-    policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] = "radis"
-    (redis,) = ends("base", "redis")
-    assert allowed(planted, End(STRANGER, "shop"), redis, 6379)

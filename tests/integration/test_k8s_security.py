@@ -1,4 +1,4 @@
-"""The pods of k8s/base under the restricted Pod Security Standard, and what keeps secrets out of it."""
+"""The pods of k8s/base: what a worker expects of its own, the restricted Pod Security Standard, and no secrets."""
 
 import copy
 import re
@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from streamfleet.common.settings import GROUPS, WorkerSettings, load
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
-    ROOT,
     Manifest,
     base,
     only,
     redis_secret,
     worker,
     worker_pod,
+    worker_settings,
 )
 from tests.integration.pod_security import restricted_violations
 
@@ -37,15 +38,12 @@ def _context(pod: Manifest) -> Manifest:
 @pytest.mark.parametrize(
     ("weaken", "violation"),
     [
-        (lambda pod: _pod_context(pod).pop("runAsNonRoot"), "worker: runAsNonRoot is not true"),
-        (lambda pod: _pod_context(pod).pop("seccompProfile"), "worker: no seccompProfile"),
         (lambda pod: _pod_context(pod).update(runAsUser=0), "worker: runAsUser is 0"),
         (lambda pod: _pod_context(pod).update(sysctls=[{"name": "a", "value": "b"}]), "sysctls are set"),
         (
             lambda pod: _context(pod).pop("allowPrivilegeEscalation"),
             "worker: allowPrivilegeEscalation is not false",
         ),
-        (lambda pod: _context(pod).pop("capabilities"), "worker: capabilities are not all dropped"),
         (
             lambda pod: _context(pod)["capabilities"].update(add=["SYS_PTRACE"]),
             "worker: capabilities are added",
@@ -93,10 +91,36 @@ def test_secrets_come_by_reference_only() -> None:
     assert by_name["HF_TOKEN"]["optional"] is True
 
 
-def test_the_page_creates_the_secret_that_is_referred_to() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    service = only(base(), "Service", "streamfleet-redis")
-    assert f"kubectl create secret generic {SECRET}" in page
-    assert "--from-literal=password=" in page
-    address = f"@{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/0"
-    assert re.search(rf"--from-literal=url=\S*{re.escape(address)}", page)
+def test_startup_probe_covers_a_download() -> None:
+    probe = worker()["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 600
+
+
+def test_probes_ask_the_port_that_the_worker_serves() -> None:
+    ports = {each["name"]: each["containerPort"] for each in worker()["ports"]}
+    asked = {name: worker()[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {name: each["path"] for name, each in asked.items()} == {
+        "startupProbe": "/readyz",
+        "readinessProbe": "/readyz",
+        "livenessProbe": "/livez",
+    }
+    for each in asked.values():
+        assert ports[each["port"]] == int(worker_settings()["STREAMFLEET_HEALTH_PORT"])
+
+
+def test_settings_of_the_config_map_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in worker_settings().items():
+        monkeypatch.setenv(name, value)
+    loaded = {field: value for group in GROUPS for field, value in load(group).model_dump().items()}
+    names = {re.sub(r"^STREAMFLEET_", "", name).lower() for name in worker_settings()}
+    assert {name: str(loaded[name]) for name in names} == {
+        name: worker_settings()[f"STREAMFLEET_{name.upper()}"] for name in names
+    }
+    # The probes come from outside the pod.
+    assert loaded["health_host"] == "0.0.0.0"  # noqa: S104
+
+
+def test_defaults_of_the_code_and_of_the_manifests_agree() -> None:
+    defaults = {name: field.default for name, field in WorkerSettings.model_fields.items()}
+    assert worker_settings()["STREAMFLEET_DRAIN_MS"] == str(defaults["drain_ms"])
+    assert worker_settings()["STREAMFLEET_HEALTH_PORT"] == str(defaults["health_port"])
