@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.cli_processes import WITHIN_S, piped, started, streamfleet, worker
+from tests.integration.cli_processes import WITHIN_S, started, streamfleet, worker
 from tests.waiting import eventually_blocking
 
 
@@ -234,21 +234,6 @@ def test_an_outsider_needs_only_xadd(redis_url: str, raw: redis.Redis) -> None:
         raw.xadd("{default}:lane:high", {"id": "r-42", "body": '{"prompt": "Say hi", "max_tokens": 8}'})
         assert streamfleet(redis_url, "result", "r-42", "--wait", "--timeout", "20").returncode == 0
         assert raw.hget("{default}:result:r-42", "status") == "succeeded"
-
-
-@pytest.mark.parametrize(
-    "words", ["worker", "gateway", "gateway keys list", "doctor", "backlog", "exporter", "enqueue -p hi"]
-)
-def test_a_wrong_redis_url_is_one_line_from_every_command(redis_url: str, words: str) -> None:
-    for url, said in (
-        (f"{redis_url}?protocol=3", "the option protocol must be 2"),
-        ("redis://h/x", "the path must be"),
-    ):
-        done = piped(url, *words.split(), settings={"STREAMFLEET_ENGINE": "simulated"})
-        assert done.returncode == 2
-        (line,) = (line for line in done.stderr.strip().split("\n") if not line.startswith("{"))  # else a log
-        assert line.startswith("streamfleet: REDIS_URL ")
-        assert said in line
 
 
 def test_warnings_of_a_result_are_shown(redis_url: str, raw: redis.Redis) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -54,8 +52,6 @@ TABLES: dict[str, tuple[list[str], dict[str, int]]] = {
     "workers": ([], {WORKER: 1}),
 }
 """Each command that prints a table: its arguments, and what is to stand on so many lines of what it prints."""
-DEMOS = {"demo"}
-"""It shows something going on, and starts a model."""
 
 
 def commands(under: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,36 +64,6 @@ def commands(under: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-
-
-def prints_tables(callback: Any) -> bool:
-    """True if a command's function, or one of its module that it calls, prints to the shared screen."""
-    module = inspect.getmodule(inspect.unwrap(callback))
-    assert module is not None
-    functions = {
-        node.name: {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    }
-    reached, left = set[str](), {inspect.unwrap(callback).__name__}
-    while left:
-        name = left.pop()
-        reached.add(name)
-        left |= functions.get(name, set()) - reached
-    return bool(reached & {"screen", "show_looks"})
-
-
-def test_every_command_that_prints_a_table_is_below() -> None:
-    found = {path for path, each in COMMANDS.items() if prints_tables(each.callback)}
-    assert found - DEMOS == set(TABLES)
-
-
-def test_one_function_says_how_tables_are_printed() -> None:
-    """Nobody else makes a console for stdout, or a table of rich's."""
-    root = Path(__file__).parents[2]
-    for path in [*root.glob("operator/**/*.py"), *root.glob("cli/**/*.py")]:
-        if path.name != "fitted_table.py" and "demo" not in path.parts:
-            assert not re.search(r"Console\(\)|Console\(high|rich\.table", path.read_text()), path
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from streamfleet.common.settings import GROUPS, variable
 from tests.integration.cli_processes import Ended, piped, streamfleet
 from tests.integration.test_cli_piped import COMMANDS
 
-ROOT = Path(__file__).parents[2]
 NOWHERE = "redis://127.0.0.1:1/0"
 OPTIONS = [(path, param) for path, each in COMMANDS.items() for param in each.params if param.name != "help"]
 ENOUGH = {
@@ -57,13 +55,6 @@ def test_help_shows_every_sign_of_its_texts(path: str) -> None:
     for text in [inspect.cleandoc(each.help or ""), *(getattr(param, "help", None) or "" for param in each.params)]:
         for part in re.split(r"\n\n|\n(?= *(?:streamfleet|curl|jq|[A-Z_]+=))", text):
             assert " ".join(words(part)) in seen, part
-
-
-def test_no_error_tells_to_install_what_no_index_has() -> None:
-    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in listed.stdout.split():
-        if name not in {"CHANGELOG.md", "tests/integration/test_cli_words.py"}:
-            assert not re.search(r"install[^\n]*\bstreamfleet\[", (ROOT / name).read_text()), name
 
 
 def ended(path: str, tmp_path: Path, *more: str, url: str = NOWHERE, **settings: str) -> Ended:

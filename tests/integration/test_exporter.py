@@ -312,16 +312,3 @@ def test_wrong_settings_are_named(redis_url: str) -> None:
     lines = ended.stderr.splitlines()
     assert [line.split(": ")[1] for line in lines] == ["STREAMFLEET_QUEUE", "STREAMFLEET_EXPORTER_PORT"]
     assert streamfleet("http://x", "exporter").stderr.startswith("streamfleet: REDIS_URL")
-
-
-def test_a_taken_port_is_named_with_its_option(redis_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ended = streamfleet(redis_url, "exporter", "--port", str(taken.getsockname()[1]))
-    assert ended.returncode == 2
-    assert "--port: cannot listen on" in ended.stderr
-
-
-def test_help_has_examples(redis_url: str) -> None:
-    said = streamfleet(redis_url, "exporter", "--help").stdout
-    assert "streamfleet exporter --queue" in said
-    assert "STREAMFLEET_EXPORTER_PORT" in said

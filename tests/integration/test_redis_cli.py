@@ -188,15 +188,3 @@ def number_waiting(section: Section) -> int:
     told = section.tell()
     _, high, *_ = told["labelled"].split(";") if told["labelled"] else ("", "")
     return int(told["without_label"]) + sum(map(int, high.split()))
-
-
-def test_lag_is_no_backlog(raw: redis.Redis, redis_url: str) -> None:
-    for number in range(20):
-        raw.xadd("{default}:lane:high", {"id": f"r-{number}", "body": BODY})
-    with worker(redis_url, settings=ONE_AT_A_TIME):
-        eventually_blocking(lambda: raw.zcard("{default}:ready:high") == 19, WITHIN_S, "all but one wait in order")
-        (group,) = raw.xinfo_groups("{default}:lane:high")
-        assert group.get("lag", 0) == 0
-        assert raw.xlen("{default}:lane:high") == 20
-        for number in range(20):
-            assert streamfleet(redis_url, "cancel", f"r-{number}").returncode == 0
