@@ -92,8 +92,11 @@ async def test_a_sentinel_that_hangs_is_passed_over(deployment: SentinelDeployme
         await connection.close()
 
 
-async def test_a_master_that_answers_needs_no_sentinels(deployment: SentinelDeployment) -> None:
+async def test_a_master_that_answers_needs_no_sentinels(
+    deployment: SentinelDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them gone, or with nothing to say, as while they are set up anew: work goes on where it is."""
+    monkeypatch.setattr(SentinelMaster, "trust_s", 0.2)
     master = deployment.master()
     assert master is not None
     with SentinelServer(server_binary(), SERVICE, master.port, {}) as sentinel:

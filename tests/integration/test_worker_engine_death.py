@@ -197,8 +197,8 @@ async def test_a_hung_remote_server_holds_no_request_and_its_worker_is_unfit(fle
 
 
 async def test_a_slow_remote_server_that_lives_is_waited_for(fleet: Fleet) -> None:
-    async with HttpEngine(lambda _id, _n: Reply(after_s=4.5)).serving() as slow:
-        remote: dict[str, Any] = {"engine": "openai", "vllm_url": slow.url, "remote_slots": 1, "watchdog_s": 2}
+    async with HttpEngine(lambda _id, _n: Reply(after_s=2.5)).serving() as slow:
+        remote: dict[str, Any] = {"engine": "openai", "vllm_url": slow.url, "remote_slots": 1, "watchdog_s": 1}
         worker = await fleet.worker("w1", **remote)
         results = await fleet.results(await fleet.add_many(3), within_s=40)  # as many as there are connections, and one
         assert [(result.ok, result.attempt) for result in results] == [(True, 1)] * 3

@@ -92,8 +92,7 @@ async def test_workers_rest_while_a_lane_is_paused_or_a_home_is_busy(fleet: Flee
     assert (await fleet.result("paused", SOON_S)).ok
 
 
-@pytest.mark.parametrize("number", [2, 3])
-@pytest.mark.parametrize("lane", ["critical", "low"])
+@pytest.mark.parametrize(("number", "lane"), [(2, "critical"), (3, "low")])
 async def test_a_queue_whose_tenant_is_at_its_limit_holds_up_no_other(
     redis_url: str, tmp_path: Path, number: int, lane: str
 ) -> None:

@@ -44,8 +44,7 @@ async def add(fleet: Fleet, count: int, **fields: Any) -> list[str]:
     return [await fleet.add(body={**chat(), "seed": n}, tenant=f"t{n % 5}", **fields) for n in range(count)]
 
 
-@pytest.mark.parametrize("limit", [48, 8])
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("limit", "count"), [(48, 1), (8, 2)])
 async def test_a_busy_server_gets_as_many_requests_as_it_takes(fleet: Fleet, limit: int, count: int) -> None:
     """Its time is judged in virtual time: tests/unit/test_engine_server_limit.py."""
     server = HttpEngine(lambda _id, _n: HALF_S)
@@ -242,18 +241,15 @@ async def test_where_one_of_two_servers_is_away_the_other_takes_all(fleet: Fleet
             assert not gone.worker.health().ready
 
 
-@pytest.mark.parametrize(("count", "most"), [(1, 3), (2, 5)])
-async def test_a_body_that_kills_the_server_is_dead_and_its_neighbours_are_answered(
-    fleet: Fleet, count: int, most: int
-) -> None:
+async def test_a_body_that_kills_the_server_is_dead_and_its_neighbours_are_answered(fleet: Fleet) -> None:
     """Each worker lets it go back uncounted once, so the server dies at most once more for each worker."""
+    count, most = 2, 5
     server = HttpEngine(lambda request_id, _n: KILLS if request_id == "bad" else HALF_S)
     async with server.serving(), workers(fleet, [server.url] * count, max_deliveries=most):
         ids = await add(fleet, 10)
         await fleet.add("bad")
         ids += await add(fleet, 10)
         bad, results = await fleet.result("bad", 60), await fleet.results(ids, 60)
-    print(f"{count} workers: bad {server.asked['bad']} times, neighbours {Counter(each.attempt for each in results)}")
     assert (bad.status, bad.attempt) == ("dead", most)
     assert most + 1 <= server.asked["bad"] <= most + count
     assert all(result.ok for result in results)
