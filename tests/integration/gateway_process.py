@@ -225,3 +225,17 @@ async def sdk(stage: Stage) -> AsyncIterator[openai.AsyncOpenAI]:
 
     async with openai.AsyncOpenAI(base_url=f"{stage.gateway.url}/v1", api_key=stage.key, max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+async def http(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    """A plain client with the stage's key."""
+    async with stage.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
+    """A client of the stage's Redis, whose values are text."""
+    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:
+        yield client

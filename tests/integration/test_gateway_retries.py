@@ -39,12 +39,6 @@ def second(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
         yield process
 
 
-@pytest.fixture
-async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True) as opened:
-        yield opened
-
-
 async def requests_of(rows: redis.asyncio.Redis, key_id: str) -> list[str]:
     """Ids of all requests that an API key has enqueued."""
     found = [str(key).rpartition(":")[2] async for key in rows.scan_iter(f"{{default}}:request:{key_id}-*")]
@@ -68,25 +62,32 @@ async def cut(http: httpx.AsyncClient, body: dict[str, Any], **headers: str) -> 
 # -- retries -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gateways", [1, 2])
 async def test_of_equal_calls_each_left_one_is_taken_over_once(
-    stage: Stage, second: GatewayProcess, rows: redis.asyncio.Redis, gateways: int
+    stage: Stage, second: GatewayProcess, rows: redis.asyncio.Redis
 ) -> None:
-    """50 equal calls, half of them cut and sent again at once, some to another gateway: 50 runs, 50 answers."""
-    secret, record = await add_key(stage.url, f"fifty-{gateways}")
-    body = chat(1.5, model="simulated")
+    """50 equal calls, half of them cut and sent again to another gateway: 50 runs, 50 answers."""
+    secret, record = await add_key(stage.url, "fifty")
     async with stage.gateway.http(secret, 60) as http, second.http(secret, 60) as other:
-        clients = (http, other)[:gateways]
 
-        async def call(number: int) -> str:
-            if number % 2:
-                await cut(clients[number % 4 // 2 % gateways], body)
-            tries = {COUNT: str(number % 2)}
-            answer = await clients[number // 4 % gateways].post(PATH, json=body, headers=tries)
+        async def ask(number: int, tries: str) -> str:
+            gateway = (http, other)[(number + int(tries)) % 4 // 2]
+            answer = await gateway.post(PATH, json=chat(3, model="simulated"), headers={COUNT: tries})
             assert answer.status_code == 200, answer.text
             return answer.headers["x-streamfleet-id"]
 
-        answered = await asyncio.gather(*map(call, range(50)))
+        async def all_run() -> bool:
+            return len(await requests_of(rows, record.id)) == 50
+
+        async def all_left() -> bool:
+            return await left(rows) == 25
+
+        first = [asyncio.create_task(ask(number, "0")) for number in range(50)]
+        await eventually(all_run, 10)
+        for each in first[1::2]:
+            assert each.cancel(), "the answer takes longer"
+        await asyncio.wait(first[1::2])
+        await eventually(all_left, 5)
+        answered = await asyncio.gather(*first[::2], *(ask(number, "1") for number in range(1, 50, 2)))
     ran = await requests_of(rows, record.id)
     assert len(set(answered)) == 50, "each answer is that of a request of its own"
     assert sorted(answered) == ran
