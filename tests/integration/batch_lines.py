@@ -76,6 +76,15 @@ async def both(sdk: openai.AsyncOpenAI, batch: Any) -> tuple[list[dict[str, Any]
     return await read(sdk, batch.output_file_id), await read(sdk, batch.error_file_id)
 
 
+async def nothing_outstanding(rows: Any, within_s: float, lane: str = "low") -> None:
+    """Wait until the lane is empty: the requests that were in it are answered or cancelled."""
+
+    async def empty() -> bool:
+        return not await rows.xlen(f"{{default}}:lane:{lane}")
+
+    await eventually(empty, within_s, f"nothing is outstanding in lane {lane}")
+
+
 def names(lines: Iterable[dict[str, Any]]) -> list[str]:
     """Their custom_ids, in order."""
     return sorted(each["custom_id"] for each in lines if each["custom_id"] is not None)

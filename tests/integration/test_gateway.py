@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,6 @@ def special(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         gateway_origins="https://app.example",
     ) as process:
         yield process
-
-
-@pytest.fixture
-async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    """Yields a client for the keys in Redis, as text."""
-    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:
-        yield client
 
 
 # -- answers -----------------------------------------------------------------------------------------------

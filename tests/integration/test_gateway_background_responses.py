@@ -39,12 +39,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
-@pytest.fixture
-async def http(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    async with stage.client() as client:
-        yield client
-
-
 async def begin(http: httpx.AsyncClient, text: str = "Say hi", **more: Any) -> Body:
     answer = await http.post(PATH, json=body(text, background=True, **more))
     assert answer.status_code == 200, answer.text

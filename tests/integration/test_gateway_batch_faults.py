@@ -14,7 +14,7 @@ import pytest
 import redis.asyncio
 
 from tests.constants import BATCH_WINDOW
-from tests.integration.batch_lines import answered, both, ended, line, names, start, write
+from tests.integration.batch_lines import answered, both, ended, line, names, nothing_outstanding, start, write
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.worker_process import WorkerProcess
 from tests.servers import newest
@@ -136,22 +136,13 @@ async def test_results_that_are_gone_are_asked_for_again(ground: Ground, rows: A
         await eventually(all_out, 20, "all are enqueued")
     first.destroy()
 
-    async def all_done() -> bool:
-        return not await rows.xlen("{default}:lane:low")
-
-    await eventually(all_done, 20, "all have ended")
+    await nothing_outstanding(rows, 20)
     for kind in ("result", "request"):
         keys = [key async for key in rows.scan_iter(f"{{default}}:{kind}:{batch.id}-*", 1_000)]
         await rows.delete(*keys)
-    async with sdk_of(ground.gateway("second")) as sdk:
-        output, errors = await both(sdk, await ended(sdk, batch.id))
-    assert (names(output), errors) == (sorted(wanted), [])
-
-
-async def test_a_full_lane_is_waited_for(ground: Ground) -> None:
-    wanted, lines = many("f", 200)
-    async with sdk_of(ground.gateway("narrow", lane_limit=20)) as sdk:
-        output, errors = await both(sdk, await ended(sdk, (await start(sdk, write(ground.folder, lines))).id, 60))
+    # They are more than their lane holds, whose room the batch waits for.
+    async with sdk_of(ground.gateway("second", lane_limit=20)) as sdk:
+        output, errors = await both(sdk, await ended(sdk, batch.id, 60))
     assert (names(output), errors) == (sorted(wanted), [])
 
 
@@ -172,10 +163,7 @@ async def test_a_batch_whose_time_is_over_says_so_of_each_line(ground: Ground, r
     assert {each["error"]["code"] for each in errors} == {"batch_expired", "invalid_json"}
     assert (done.request_counts.total, done.request_counts.failed) == (301, 301)
 
-    async def nothing_outstanding() -> bool:
-        return not await rows.xlen("{default}:lane:low")
-
-    await eventually(nothing_outstanding, 20, "its requests are cancelled")
+    await nothing_outstanding(rows, 20)
 
 
 async def test_a_batch_is_cancelled_by_one_gateway_while_another_has_it(ground: Ground) -> None:
@@ -213,7 +201,4 @@ async def test_what_a_dead_gateway_enqueued_is_cancelled_with_its_batch(ground: 
     assert done.status == "cancelled"
     assert names(output + errors) == sorted(wanted)
 
-    async def nothing_outstanding() -> bool:
-        return not await rows.xlen("{default}:lane:low")
-
-    await eventually(nothing_outstanding, 5, "its requests are cancelled")
+    await nothing_outstanding(rows, 5)

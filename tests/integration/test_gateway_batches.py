@@ -11,14 +11,25 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import redis.asyncio
 
 from streamfleet.common.connection import Connection
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane
 from tests.broker import Broker
 from tests.constants import BATCH_WINDOW
-from tests.integration.batch_lines import CHAT, NO_REQUESTS, TEXT, answered, both, ended, line, names, start, write
+from tests.integration.batch_lines import (
+    CHAT,
+    NO_REQUESTS,
+    TEXT,
+    answered,
+    both,
+    ended,
+    line,
+    names,
+    nothing_outstanding,
+    start,
+    write,
+)
 from tests.integration.gateway_process import Stage, add_key, stage_in
 from tests.integration.uploads import LARGE, MEGABYTE, begun, contents, download, peak_while, quietly, send
 from tests.waiting import eventually
@@ -42,18 +53,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         constants=CONSTANTS,
     ) as stage:
         yield stage
-
-
-@pytest.fixture
-async def http(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    async with stage.client() as client:
-        yield client
-
-
-@pytest.fixture
-async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:
-        yield client
 
 
 # -- files -------------------------------------------------------------------------------------------------
@@ -309,19 +308,21 @@ async def test_a_file_that_is_no_batch(sdk: openai.AsyncOpenAI, tmp_path: Path, 
     assert (done.output_file_id, done.error_file_id) == (None, None)
 
 
-@pytest.mark.parametrize("kind", NO_REQUESTS)
 async def test_a_file_of_which_no_line_is_a_request_fails_with_its_lines(
-    sdk: openai.AsyncOpenAI, tmp_path: Path, kind: str
+    sdk: openai.AsyncOpenAI, tmp_path: Path
 ) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(NO_REQUESTS[kind])
-    done = await ended(sdk, (await start(sdk, path)).id)
-    assert (done.status, done.output_file_id, done.error_file_id) == ("failed", None, None)
-    assert done.failed_at is not None
-    numbers = [error.line for error in done.errors.data]
-    assert numbers == sorted(set(numbers))
-    assert numbers[0] == 1
-    assert all(error.code and f"line {error.line}: " in error.message for error in done.errors.data)
+    path, batches = tmp_path / "in.jsonl", {}
+    for kind, content in NO_REQUESTS.items():
+        path.write_bytes(content)
+        batches[kind] = (await start(sdk, path)).id
+    for kind, batch_id in batches.items():
+        done = await ended(sdk, batch_id)
+        assert (done.status, done.output_file_id, done.error_file_id) == ("failed", None, None), kind
+        assert done.failed_at is not None
+        numbers = [error.line for error in done.errors.data]
+        assert numbers == sorted(set(numbers))
+        assert numbers[0] == 1
+        assert all(error.code and f"line {error.line}: " in error.message for error in done.errors.data)
 
 
 async def test_a_batch_whose_lines_are_all_for_other_places_fails(sdk: openai.AsyncOpenAI, tmp_path: Path) -> None:
@@ -372,10 +373,7 @@ async def test_a_batch_is_cancelled_midway(sdk: openai.AsyncOpenAI, tmp_path: Pa
     assert {each["error"]["code"] for each in errors} == {"batch_cancelled"}
     assert (done.request_counts.completed, done.request_counts.failed) == (len(output), len(errors))
 
-    async def nothing_outstanding() -> bool:
-        return not await rows.xlen("{default}:lane:low")
-
-    await eventually(nothing_outstanding, 10, "its requests are cancelled")
+    await nothing_outstanding(rows, 10)
     assert (await sdk.files.delete(batch.input_file_id)).deleted
 
 
@@ -452,10 +450,7 @@ async def test_who_leaves_cancels_all_prompts(http: httpx.AsyncClient, rows: Any
     await eventually(enqueued, 10, "the prompts are enqueued")
     task.cancel()
 
-    async def nothing_outstanding() -> bool:
-        return not await rows.xlen("{default}:lane:normal")
-
-    await eventually(nothing_outstanding, 5, "they are cancelled")
+    await nothing_outstanding(rows, 5, "normal")
 
 
 async def test_prompts_that_are_late_say_so(http: httpx.AsyncClient) -> None:

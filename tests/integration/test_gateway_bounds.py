@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,9 +12,8 @@ import pytest
 import redis.asyncio
 
 from streamfleet.gateway.batch_records import BatchNames
-from streamfleet.gateway.broker.responses import ResponseNames, stored_part
 from tests.integration.batch_lines import CHAT, line
-from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, stage_in
+from tests.integration.gateway_process import GatewayProcess, add_key, gateway_on
 from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
@@ -249,157 +246,15 @@ async def test_errors_of_a_batch_are_bounded_in_bytes(
         assert told[0]["line"] == 1
 
 
-# -- stored responses ---------------------------------------------------------------------------------------
-
-RESPONSES = ResponseNames("{gateway}/")
-AT_ONCE, BODY_BYTES, FLOOD_BYTES, MOST_BYTES = 200, 262_144, 105_000_000, 58_720_256
-"""Most responses that a flood has open at once, bytes of each and of all, and bytes that its tenant may have."""
-
-
-def response(tokens: int) -> bytes:
-    """A body of a response in the background."""
-    image = {"type": "input_image", "image_url": f"data:image/png;base64,{'A' * BODY_BYTES}"}
-    said = {"role": "user", "content": [{"type": "input_text", "text": "Say hi"}, image]}
-    asked = {"model": "simulated", "input": [said], "max_output_tokens": tokens, "ignore_eos": True}
-    return json.dumps({**asked, "background": True}).encode()
-
-
-@pytest.fixture
-def flooded(tmp_path: Path) -> Iterator[Stage]:
-    """A stage whose bound of bytes is passed within seconds."""
-    constants = {"gateway.broker.responses.ResponseBroker.most_bytes": MOST_BYTES}
-    with stage_in(tmp_path, constants=constants, gateway_files=(tmp_path / "files").as_uri()) as stage:
-        yield stage
-
-
-class Flood:
-    """One tenant's flood of responses, another tenant beside it, and what is seen of both.
-
-    Attributes:
-        ids: of the first tenant's responses, in the order in which they were sent.
-        refused: its other answers.
-        others: number of the other tenant's answers.
-        most: the most that was seen of each figure.
-        over: True once nobody asks beside it, nor watches.
-    """
-
-    def __init__(self, stage: Stage, rows: Any, store: Path) -> None:
-        self._stage, self._rows, self._store = stage, rows, store
-        self.ids: list[str] = []
-        self.refused: list[httpx.Response] = []
-        self.others = 0
-        self.most = Counter[str]()
-        self.over = False
-
-    async def ask(self, http: httpx.AsyncClient, asked: bytes, times: int = 1) -> None:
-        """Ask so many times at once."""
-        for answer in await asyncio.gather(*(http.post("/v1/responses", content=asked) for _ in range(times))):
-            if answer.status_code == 200:
-                self.ids.append(answer.headers["x-streamfleet-id"])
-            else:
-                self.refused.append(answer)
-
-    async def open(self) -> int:
-        """Number of its responses that are open."""
-        return len({*await self.left()} & {*await self._rows.zrange(RESPONSES.open_responses, 0, -1)})
-
-    async def ask_beside(self, http: httpx.AsyncClient) -> None:
-        while not self.over:
-            asked = {"model": "simulated", "input": "hi", "max_output_tokens": 1}
-            assert (await http.post("/v1/responses", json=asked)).status_code == 200
-            self.others += 1
-
-    async def watch(self) -> None:
-        while not self.over:
-            for name, value in (await self.figures()).items():
-                self.most[name] = max(value, self.most[name])
-            await asyncio.sleep(0.1)
-
-    async def figures(self) -> dict[str, int]:
-        """The figures now."""
-        gateway = self._stage.gateway
-        return {
-            "stored": int(await self._rows.hget(RESPONSES.use("floods"), "response_bytes") or 0),
-            "open": await self.open(),
-            "redis": (await self._rows.info("memory"))["used_memory"],
-            "gateway": gateway.resident_bytes(),
-            "files": len(self.files()),
-            "unready": int((await asyncio.to_thread(gateway.probe, "/readyz")).status != 200),
-        }
-
-    def files(self) -> set[str]:
-        """Names of the contents in the store."""
-        return {str(each.relative_to(self._store)) for each in self._store.rglob("*") if each.is_file()}
-
-    async def named(self) -> set[str]:
-        """Names of those that a response has."""
-        found = [
-            await self._rows.hmget(key, "input", "response", "output")
-            async for key in self._rows.scan_iter(RESPONSES.response("*"), 1_000, "hash")
-        ]
-        return {part.name for texts in found for text in texts if text and (part := stored_part(text))}
-
-    async def left(self) -> list[str]:
-        """Ids of the first tenant's responses that are stored, the oldest first."""
-        return [each.split()[0] for each in await self._rows.zrange(RESPONSES.responses("floods"), 0, -1)]
-
-    async def ended(self) -> bool:
-        return not await self.open()
-
-    async def swept(self) -> bool:
-        """True if the store has nothing else than what responses name."""
-        return self.files() == await self.named()
-
-
-@pytest.mark.long
-async def test_a_flood_of_responses_takes_what_its_tenant_may_have_and_nothing_of_others(
-    flooded: Stage, tmp_path: Path
+async def test_stored_responses_that_are_open_make_no_room(
+    idle: GatewayProcess, rows: redis.asyncio.Redis, key: str, request: pytest.FixtureRequest
 ) -> None:
-    """As fast as its gateway takes them, up to 200 open at once; then more at once than there is room for."""
-    gateway, count, asked = flooded.gateway, FLOOD_BYTES // BODY_BYTES, response(60)
-    key, _ = await add_key(flooded.url, "floods")
-    async with (
-        gateway.http(key) as http,
-        flooded.client() as other,
-        redis.asyncio.Redis.from_url(flooded.url, decode_responses=True) as rows,
-        asyncio.TaskGroup() as beside,
-    ):
-        flood = Flood(flooded, rows, tmp_path / "files")
-        kept = (await other.post("/v1/responses", content=asked)).json()["id"]
-        before = await flood.figures()
-        beside.create_task(flood.watch())
-        beside.create_task(flood.ask_beside(other))
-        while (left := count - len(flood.ids)) > 0:
-            await flood.ask(http, asked, min(left, AT_ONCE - await flood.open()))
-        assert not flood.refused
-        await eventually(flood.ended, 10, "all have ended")
-
-        # The oldest went first.
-        there = await flood.left()
-        assert MOST_BYTES - 2 * BODY_BYTES < (await flood.figures())["stored"] <= MOST_BYTES
-        assert not {*flood.ids[: AT_ONCE // 4]} & {*there}
-        assert {*flood.ids[-AT_ONCE // 4 :]} <= {*there}
-        for name, status in ((flood.ids[0], 404), (there[0], 200), (flood.ids[-1], 200)):
-            assert (await http.get(f"/v1/responses/resp_{name}/input_items")).status_code == status
-        await flood.ask(http, asked)
-        await eventually(flood.ended, 10, "it has ended")
-        assert await flood.left() == [*there[1:], flood.ids[-1]]
-
-        # Responses that are open make no room.
-        first = len(flood.ids)
-        await flood.ask(http, response(8_000), MOST_BYTES // BODY_BYTES + 50)
-        for answer in flood.refused:
-            assert refused(answer, 429, "too_many_responses")
-            assert "have not ended" in answer.json()["error"]["message"]
-            assert int(answer.headers["retry-after"]) > 0
-        assert sorted(await flood.left()) == sorted(flood.ids[first:])
-        await eventually(flood.swept, 10, "contents of those that are gone or refused are gone")
-        flood.over = True
-        assert flood.most["open"] > AT_ONCE
-        assert flood.most["stored"] <= MOST_BYTES
-        assert not flood.most["unready"]
-        for name in ("redis", "gateway"):
-            assert flood.most[name] - before[name] < 4 * MOST_BYTES, f"memory of {name}"
-        assert flood.others > 10
-        assert await rows.zcard(RESPONSES.responses("everything")) > flood.others
-        assert (await other.get(f"/v1/responses/{kept}/input_items")).status_code == 200
+    """The oldest that ended would."""
+    asked = {"model": "simulated", "input": "hi", "background": True}
+    async with idle.http(key) as http:
+        assert (await http.post("/v1/responses", json=asked)).status_code == 200
+        await rows.hset(NAMES.use(request.node.name), "response_bytes", "1000000000000")
+        answer = await http.post("/v1/responses", json=asked)
+    assert refused(answer, 429, "too_many_responses")
+    assert "have not ended" in answer.json()["error"]["message"]
+    assert int(answer.headers["retry-after"]) > 0

@@ -258,13 +258,18 @@ PROMPT = 25
 """Most tokens of the prompts here, by their bodies' bytes."""
 
 
-@pytest.mark.parametrize("limit", [{}, {"max_tokens": 700}])
 @pytest.mark.parametrize(
-    ("reply", "status"),
-    [(Reply(body=COUNTED_BY_NOBODY), 200), (HANGS, 504), (FAILS, 501)],
-    ids=["ok", "hangs", "fails"],
+    ("reply", "status", "limit", "swept"),
+    [
+        (Reply(body=COUNTED_BY_NOBODY), 200, {}, False),
+        (Reply(body=COUNTED_BY_NOBODY), 200, {"max_tokens": 700}, True),
+        (HANGS, 504, {"max_tokens": 700}, False),
+        (HANGS, 504, {}, True),
+        (FAILS, 501, {}, False),
+        (FAILS, 501, {"max_tokens": 700}, True),
+    ],
+    ids=["ok", "ok, swept", "hangs", "hangs, swept", "fails", "fails, swept"],
 )
-@pytest.mark.parametrize("swept", [False, True])
 async def test_a_run_that_nobody_counts_is_neither_free_nor_takes_all(
     server: RedisServer,
     gateway: GatewayProcess,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import httpx
@@ -49,12 +49,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         )
         worker.ready_blocking()
         yield Stage(server.url, (one, two))
-
-
-@pytest.fixture
-async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True) as client:
-        yield client
 
 
 class Kept(NamedTuple):

@@ -76,14 +76,6 @@ async def place(redis_url: str, tmp_path: Path) -> AsyncIterator[Place]:
     await broker.connection.close()
 
 
-async def test_a_file_is_read_as_it_was_uploaded(place: Place) -> None:
-    data = bytes(range(256)) * 8_000
-    record = await place.add(data)
-    assert record.bytes == len(data)
-    parts = await place.broker.parts(record.id)
-    assert b"".join([block async for block in place.files.read(parts)]) == data
-
-
 async def test_an_upload_beyond_the_limit_is_refused_while_it_comes(place: Place) -> None:
     upload = await place.files.begin_upload("t")
     with pytest.raises(InvalidRequest, match="larger than"):

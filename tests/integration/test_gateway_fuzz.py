@@ -52,7 +52,7 @@ HEADERS = st.dictionaries(
     | st.sampled_from(["low", "event", "continue", "60", "nan", "1e9", "0-0/0", "1790000000000-0/1"]),
     max_size=5,
 )
-AT_ONCE = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+AT_ONCE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ PATH = "/v1/chat/completions"
 LONG = chat(60, model="simulated")
 WITHIN_S = 5.0
 SIZE = 40_000_000
-OPEN = "streamfleet_gateway_requests_open"
+OPEN, STREAMS = "streamfleet_gateway_requests_open", "streamfleet_gateway_streams_open"
 REFUSED_UPLOADS = 'streamfleet_gateway_requests_total{code="401",endpoint="/v1/files"}'
 Ending = Callable[[GatewayBroker, str, KeyRecord], Awaitable[Any]]
 
@@ -54,21 +54,36 @@ async def take_lane(broker: GatewayBroker, key: str, record: KeyRecord) -> None:
     await broker.add(digest_of(key), make_record(digest_of(key), record.name, record.tenant, (Lane.LOW,)))
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "limits"),
-    [
-        (revoke, "invalid_api_key", (None, None)),
-        (revoke, "invalid_api_key", (1_000, 1_000_000)),
-        (delete, "invalid_api_key", (None, None)),
-        (expire, "invalid_api_key", (None, None)),
-        (take_lane, "lane_not_allowed", (1_000, 1_000_000)),
-    ],
-)
-async def test_all_calls_of_a_key_end_with_it(
-    stage: Stage, broker: GatewayBroker, end: Ending, code: str, limits: tuple[int | None, int | None]
+End = tuple[Ending, str, tuple[int | None, int | None]]
+ANNOUNCED: list[End] = [
+    (revoke, "invalid_api_key", (None, None)),
+    (revoke, "invalid_api_key", (1_000, 1_000_000)),
+    (take_lane, "lane_not_allowed", (1_000, 1_000_000)),
+]
+SILENT: list[End] = [(delete, "invalid_api_key", (None, None)), (expire, "invalid_api_key", (None, None))]
+
+
+@pytest.mark.parametrize("ends", [ANNOUNCED, SILENT], ids=["announced", "without a word"])
+async def test_all_calls_of_a_key_end_with_it(stage: Stage, broker: GatewayBroker, ends: list[End]) -> None:
+    """Several keys at the same time, each in its own way; calls of another key go on."""
+    together = asyncio.Barrier(len(ends))
+    async with stage.client() as other:
+        neighbour = asyncio.create_task(other.post(PATH, json=chat(6, model="simulated", stream=True)))
+        await asyncio.gather(*(all_end(stage, broker, together, *each) for each in ends))
+        assert (await neighbour).text.rstrip().endswith("[DONE]"), "another key's stream goes on"
+
+
+async def all_end(
+    stage: Stage,
+    broker: GatewayBroker,
+    together: asyncio.Barrier,
+    end: Ending,
+    code: str,
+    limits: tuple[int | None, int | None],
 ) -> None:
+    """Calls of each kind end with their key; all of the keys end at the same moment."""
     key, record = await add_key(stage.url, "ends", limits=limits)
-    async with stage.gateway.http(key, timeout_s=60) as http, stage.client() as other:
+    async with stage.gateway.http(key, timeout_s=60) as http:
         stream = asyncio.create_task(http.post(PATH, json={**LONG, "stream": True}))
         message = asyncio.create_task(http.post("/v1/messages", json={**LONG, "stream": True}))
         whole = asyncio.create_task(http.post(PATH, json=LONG))
@@ -76,9 +91,10 @@ async def test_all_calls_of_a_key_end_with_it(
         several = asyncio.create_task(http.post("/v1/batch/sync", json=prompts))
         named = {"Idempotency-Key": "kept"}
         kept = asyncio.create_task(http.post(PATH, json=chat(6, model="simulated", stream=True), headers=named))
-        neighbour = asyncio.create_task(other.post(PATH, json=chat(6, model="simulated", stream=True)))
         ids = await eventually(lambda: running(broker, record, 6, 3), 10, "all run")
-        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") >= 4, 10, "streams begin")
+        streams = 3 * together.parties + 1
+        await eventually(lambda: stage.gateway.metric(STREAMS) >= streams, 10, "streams begin")
+        await together.wait()
         began_s = time.monotonic()
         await end(broker, key, record)
         answers = await asyncio.wait_for(asyncio.gather(stream, kept, whole, several), 20)
@@ -99,7 +115,6 @@ async def test_all_calls_of_a_key_end_with_it(
                 return await status_of(stage.url, request_id) == status
 
             await eventually(is_ended, 20, f"{each} is {wanted}")
-        assert (await neighbour).text.rstrip().endswith("[DONE]"), "another key's stream goes on"
 
 
 async def test_who_reads_a_stream_again_is_ended_too(stage: Stage, broker: GatewayBroker) -> None:
@@ -109,7 +124,7 @@ async def test_who_reads_a_stream_again_is_ended_too(stage: Stage, broker: Gatew
         first = asyncio.create_task(http.post(PATH, json={**LONG, "stream": True}, headers=headers))
         (request_id,) = await eventually(lambda: running(broker, record, 1, 1), 10, "it runs")
         second = asyncio.create_task(http.get(f"/v1/streams/{request_id}"))
-        await eventually(lambda: stage.gateway.metric("streamfleet_gateway_streams_open") >= 2, 10, "both read")
+        await eventually(lambda: stage.gateway.metric(STREAMS) >= 2, 10, "both read")
         await broker.revoke(record.id)
         for answer in await asyncio.wait_for(asyncio.gather(first, second), WITHIN_S):
             assert '"code":"invalid_api_key"' in answer.text.rstrip().rpartition("data: ")[2]

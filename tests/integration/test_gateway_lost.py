@@ -124,15 +124,6 @@ async def _tokens_left(http: httpx.AsyncClient) -> int:
     return int((await http.get("/v1/models")).headers["x-ratelimit-remaining-tokens"])
 
 
-async def test_openais_client_sends_it_again_by_itself(ground: Ground, worker_later: Any) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{ground.gateway.url}/v1", api_key="none", max_retries=2) as sdk:
-        messages: Any = [{"role": "user", "content": "Say hi"}]
-        asking = asyncio.create_task(sdk.chat.completions.create(model="simulated", messages=messages, max_tokens=3))
-        await lose(ground.rows, await ground.waits(1))
-        worker_later()
-        assert (await asyncio.wait_for(asking, 40)).choices[0].message.content
-
-
 async def test_streams_that_have_begun_end_with_an_error(redis_url: str, tmp_path: Path) -> None:
     """Also that of a reader who came later, by the request's id."""
     settings: dict[str, object] = {"gateway_keys": "off", "gateway_models": MODELS}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,10 @@ import anthropic
 import httpx
 import openai
 import pytest
-import redis.asyncio
 
 from tests.constants import BATCH_WINDOW
-from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, stage_in
+from tests.integration.gateway_process import Stage, add_key, gateway_on, stage_in
 from tests.integration.uploads import begun, contents, peak_while, send
-from tests.integration.worker_process import WorkerProcess
-from tests.servers import newest
-from tests.support.redis_server import RedisServer, find_servers
 from tests.waiting import eventually
 
 PATH = "/v1/messages/batches"
@@ -52,12 +46,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 async def claude(stage: Stage) -> AsyncIterator[Claude]:
     """Anthropic's client, as it is but for the address."""
     async with Claude(base_url=stage.gateway.url, api_key=stage.key, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True, socket_timeout=None) as client:
         yield client
 
 
@@ -421,43 +409,3 @@ async def test_a_torn_upload_leaves_nothing(
 
 
 # -- kills --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.kill
-async def test_gateway_and_worker_are_killed_and_each_request_is_answered_once(tmp_path: Path) -> None:
-    count = 600
-    constants = {"gateway.batches.scheduler.LEASE_MS": 1_000, BATCH_WINDOW: 100}
-    settings = {"gateway_files": f"file://{tmp_path}/files", "gateway_keys": "off"}
-    with RedisServer(newest(find_servers())) as server, ExitStack() as opened:
-        gateways, workers = list[GatewayProcess](), list[WorkerProcess]()
-        for name in ("one", "two"):
-            (tmp_path / name).mkdir()
-            gateways.append(GatewayProcess(server.url, tmp_path / name, constants, **settings))
-            opened.callback(gateways[-1].destroy)
-            workers.append(WorkerProcess(server.url, tmp_path, name, simulated_speed=20))
-            opened.callback(workers[-1].destroy)
-        for worker in workers:
-            await worker.ready()
-        for gateway in gateways:
-            gateway.ready()
-        requests = [asked(f"r{number}", 1_000) for number in range(count)]
-        async with Claude(base_url=gateways[0].url, api_key="none", max_retries=0) as client:
-            made = await client.messages.batches.create(requests=requests)
-
-            async def halfway() -> bool:
-                async with gateways[0].http("none") as http:
-                    done = (await http.get(f"/v1/batches/{made.id[3:]}")).json()["request_counts"]["completed"]
-                return 0 < int(done) < count
-
-            await eventually(halfway, 30, "some of it is answered")
-        first, second = sorted(gateways, key=lambda gateway: not gateway.events("batch_taken"))
-        first.process.send_signal(signal.SIGKILL)
-        workers[0].destroy()
-        async with Claude(base_url=second.url, api_key="none", max_retries=0) as client:
-            batch = await ended(client, made.id, 60)
-            assert counts(batch) == {"succeeded": count}
-            assert set(await results(client, made.id)) == {each["custom_id"] for each in requests}
-        assert second.events("batch_taken"), "it went on with it"
-        async with redis.asyncio.Redis.from_url(server.url) as rows:
-            kept = [key async for key in rows.scan_iter(f"{{default}}:request:{made.id[3:]}-*", 1_000)]
-        assert len(kept) == count, "none was asked twice"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anthropic
-import httpx
 import pytest
 import redis.asyncio
 
-from streamfleet.common.message_events import END, EVENTS, STOP, text_of
+from streamfleet.common.message_events import END, STOP, text_of
 from streamfleet.common.protocol import Lane
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on
 from tests.integration.test_gateway_streams import Event, reading
@@ -330,78 +327,3 @@ async def test_a_stream_goes_on_or_ends_with_an_error(
     else:
         assert found[-1]["error"]["type"] == "overloaded_error"
         assert STOP not in [event["type"] for event in found]
-
-
-@dataclass
-class Read:
-    """Events that one reader of a message has."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    last_id: str = ""
-    name: str = ""
-    told: bool = False
-
-    @property
-    def ended(self) -> bool:
-        return self.told or bool(self.events and self.events[-1]["type"] == STOP)
-
-    async def read(self, gateway: GatewayProcess, key: str, number: int) -> None:
-        """Read on until the end, or a cut."""
-        body = {**ASKED, "messages": [{"role": "user", "content": f"Say {number}"}], "max_tokens": 120, "stream": True}
-        headers = {"Idempotency-Key": f"killed {number}", **({"Last-Event-ID": self.last_id} if self.last_id else {})}
-        with contextlib.suppress(httpx.TransportError):
-            async with gateway.http(key) as http, reading(http, path=PATH, json=body, headers=headers) as sse:
-                if sse.answer.status_code != 200:
-                    self.told = json.loads(await sse.answer.aread())["error"]["type"] == "overloaded_error"
-                    assert self.told
-                    return
-                self.name = sse.answer.headers["x-streamfleet-id"]
-                async for event in sse.events():
-                    data = json.loads(event.data)
-                    if data["type"] == "error":
-                        assert data["error"]["type"] == "overloaded_error", data
-                        self.told = True
-                    elif data["type"] in EVENTS - {"ping"}:
-                        self.events.append(data)
-                        self.last_id = event.id
-
-
-@pytest.mark.kill
-async def test_every_reader_has_the_result_or_hears_that_it_has_not(stage: Stage, tmp_path: Path) -> None:
-    """A worker and a gateway are killed under 50 streams; readers go on at the other gateway."""
-    shared: dict[str, Any] = {"queue": "killed-messages", "lease_ms": 2_000, "simulated_speed": 0.3}
-    workers = [WorkerProcess(stage.url, tmp_path, name, **shared) for name in ("one", "two")]
-    folders = [tmp_path / name for name in ("g1", "g2")]
-    for folder in folders:
-        folder.mkdir()
-    readers = [Read() for _ in range(50)]
-    try:
-        for worker in workers:
-            await worker.ready()
-        with contextlib.ExitStack() as stack:
-            gateways = [
-                stack.enter_context(gateway_on(stage.url, each, gateway_models="simulated=killed-messages"))
-                for each in folders
-            ]
-
-            async def follow(number: int, reader: Read) -> None:
-                while not reader.ended:
-                    alive = [gateway for gateway in gateways if gateway.alive]
-                    await reader.read(alive[number % len(alive)], stage.key, number)
-
-            following = [asyncio.create_task(follow(*each)) for each in enumerate(readers)]
-            await eventually(lambda: all(len(reader.events) > 6 for reader in readers), 30, "all are read")
-            gateways[0].destroy()
-            workers[0].destroy()
-            await asyncio.wait_for(asyncio.gather(*following), 60)
-            async with gateways[1].http(stage.key) as http:
-                wholes = [await http.get(f"/v1/streams/{reader.name}") for reader in readers]
-    finally:
-        for worker in workers:
-            worker.destroy()
-    for reader, whole in zip(readers, wholes, strict=True):
-        lines = [line[6:] for line in whole.text.splitlines() if line.startswith("data: {")]
-        if not reader.told:
-            assert text_in(reader.events) == text_in([json.loads(line) for line in lines])
-            assert reader.events[-2] == json.loads(lines[-2])
-    assert 0 < sum(reader.told for reader in readers) < 50, "some of the killed worker, some of the other"

@@ -143,15 +143,14 @@ async def vllm_bench(url: str, seen: list[Any]) -> None:
             seen.append(output)
 
 
-@pytest.mark.parametrize("reader", [sdk_chat, sdk_helper, sdk_completions, by_hand, vllm_bench])
-async def test_a_plain_reader_reads_a_stream_that_waits_at_first(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
+async def test_plain_readers_read_streams_that_wait_at_first(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reader is vllm_bench and importlib.util.find_spec("vllm") is None:
-        pytest.skip("needs vllm")
+    readers: list[Any] = [sdk_chat, sdk_helper, sdk_completions, by_hand]
+    if importlib.util.find_spec("vllm") is not None:
+        readers.append(vllm_bench)
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", SILENCE_S)
-    queue = f"plain-{reader.__name__.replace('_', '-')}"
-    seen: list[Any] = []
+    seen: list[list[Any]] = [[] for _ in readers]
     sent: list[bytes] = []
     keep_alive = framing.Framing.keep_alive
 
@@ -160,13 +159,13 @@ async def test_a_plain_reader_reads_a_stream_that_waits_at_first(
         return sent[-1]
 
     monkeypatch.setattr(framing.Framing, "keep_alive", counted)
-    async with gateway(stage.url, queue) as url:
-        reading = asyncio.create_task(reader(url, seen))
-        await eventually(lambda: len(sent) >= 2 or reading.done(), 20, "it has waited")
+    async with gateway(stage.url, "plain") as url:
+        reading = asyncio.gather(*(reader(url, into) for reader, into in zip(readers, seen, strict=True)))
+        await eventually(lambda: len(sent) >= 3 * len(readers) or reading.done(), 20, "all have waited")
         assert sent, reading
-        worker = WorkerProcess(stage.url, tmp_path, "later", queue=queue)
+        worker = WorkerProcess(stage.url, tmp_path, "later", queue="plain")
         try:
             await asyncio.wait_for(reading, 60)
         finally:
             worker.destroy()
-    assert seen
+    assert all(seen)

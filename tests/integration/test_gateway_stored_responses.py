@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,18 +47,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stage(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Stage]:
     with stage_in(tmp_path_factory.mktemp("responses"), gateway_files=f"file://{files}") as stage:
         yield stage
-
-
-@pytest.fixture
-async def http(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    async with stage.client() as client:
-        yield client
-
-
-@pytest.fixture
-async def rows(stage: Stage) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.Redis.from_url(stage.url, decode_responses=True) as client:
-        yield client
 
 
 def body(text: Any, previous: str | None = None, **more: Any) -> Body:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx
 import pytest
-import redis.asyncio
 
 from tests.integration.gateway_here import HOST, gateway_here
 from tests.integration.gateway_process import add_key
@@ -61,15 +58,6 @@ async def test_without_keys_other_sites_ask_no_model(redis_url: str, headers: di
             assert (await http.get("/v1/models", headers=allowed)).status_code == 200
 
 
-async def test_without_keys_a_form_cannot_act(redis_url: str) -> None:
-    """A form sends no JSON; old browsers say nothing of where it comes from."""
-    async with gateway_here(redis_url, keys="off") as http:
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-            answer = await http.post(PAUSE, content=b"{}", headers={"Content-Type": kind})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (415, "json_required")
-        assert await paused(http) == 0
-
-
 async def test_with_keys_a_page_of_another_origin_may_where_it_has_one(redis_url: str) -> None:
     key, _ = await add_key(redis_url, "ops", operator=True)
     async with gateway_here(redis_url, key, origins="https://ops.example") as http:
@@ -84,17 +72,6 @@ async def test_switched_off_there_is_no_page(redis_url: str) -> None:
             assert (await http.get(path)).status_code == 404
         assert (await http.post(PAUSE, json={})).status_code == 404
         assert (await http.get("/livez")).status_code == 200
-
-
-async def test_sixty_viewers_cost_redis_one_look(redis_url: str, raw_redis: redis.asyncio.Redis) -> None:
-    """As Redis itself counts it: nobody else is there."""
-    async with gateway_here(redis_url, keys="off") as http:
-        await raw_redis.config_resetstat()
-        answers = await asyncio.gather(*(http.get(OVERVIEW) for _ in range(60)))
-        stats = await raw_redis.info("commandstats")
-    assert len({answer.json()["now_ms"] for answer in answers}) == 1
-    most = "two of the script's, one of the workers, one of the configuration"
-    assert stats["cmdstat_hgetall"]["calls"] <= 4, most
 
 
 async def test_redis_away_is_said(redis_url: str) -> None:
