@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from streamfleet.common import scripts
 from streamfleet.common.broker.types import CompleteCode, Completion, EnqueueCode, Reclaimed, Submission
-from streamfleet.common.connection import Connection, safe_address
+from streamfleet.common.connection import Connection
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError
 from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import Lane, Status
@@ -54,39 +54,6 @@ async def broker(link: FlakyLink) -> AsyncIterator[Broker]:
 
 
 # -- addresses -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://localhost", "redis://localhost:6379"),
-        ("redis://user:secret@host:1/0", "redis://host:1/0"),
-        ("rediss://:secret@ss/secret@host:6379", "rediss://host:6379"),
-        ("redis://host:6379/0?password=secret@1", "redis://host:6379/0"),
-        ("redis://:secret?secret@host:9", "redis://host:9"),
-        ("redis://:secret/secret@host", "redis://host:6379"),
-        ("redis://:secret#secret@host/3", "redis://host:6379/3"),
-        ("redis://[::1]:7/2", "redis://[::1]:7/2"),
-        ("unix:///run/redis.sock?db=1", "/run/redis.sock"),
-        ("unix://user:secret@/run/redis.sock", "/run/redis.sock"),
-        ("host:6379", "(not an address)"),
-        ("secret", "(not an address)"),
-        ("", "(not an address)"),
-    ],
-)
-def test_an_address_is_shown_without_user_and_password(url: str, shown: str) -> None:
-    assert safe_address(url) == shown
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["http://:secret@host", "redis://:secret/x@host", "redis://host:secret@:1x", "secret", "redis://host:99999999"],
-)
-def test_an_unusable_url_is_said_in_one_line_without_the_password(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"^REDIS_URL ") as caught:
-        Connection(url)
-    assert "secret" not in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

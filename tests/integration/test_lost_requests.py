@@ -72,7 +72,7 @@ async def test_of_several_that_are_waited_for_the_lost_ones_are_named_when_all_o
 async def test_who_waits_for_no_longer_is_told_of_the_lost_ones_all_the_same(redis_url: str, raw_redis: Any) -> None:
     async with Client(redis_url) as fleet:
         handles = await fleet.enqueue_many([{"body": BODY, "id": name} for name in ("open", "lost")])
-        waiting = asyncio.ensure_future(anext(fleet.as_completed(handles, timeout=4)))
+        waiting = asyncio.ensure_future(anext(fleet.as_completed(handles, timeout=2)))
         await asyncio.sleep(0)
         await lose(raw_redis, ["lost"])
         with pytest.raises(ResultTimeout, match=r"1 requests have no result .*; request lost: Redis accepted it"):

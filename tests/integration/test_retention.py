@@ -49,10 +49,10 @@ def grown(sizes: dict[str, int]) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size > BOUND and name not in ("counts", "pace")}
 
 
-@pytest.mark.parametrize("workers", [800, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [300, pytest.param(10_000, marks=pytest.mark.long)])
 async def test_after_a_day_of_so_many_workers_no_key_has_grown(queue: Queue, workers: int) -> None:
     churn = Churn(queue)
-    await churn.run(500, 4_320_000)
+    await churn.run(300, 4_320_000)
     await churn.settle()
     before, memory = await expired(churn), await used_memory(queue)
     await churn.run(workers)
