@@ -85,6 +85,13 @@ def server() -> Iterator[RedisServer]:
         yield opened
 
 
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A server of one test, which may kill it: it has an append-only file."""
+    with RedisServer(newest(find_servers()), appendonly=True) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="session")
 def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server of one of several releases. One of a wheel that is missing is a failure, the system's is skipped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,18 +21,10 @@ from tests.broker import Broker
 from tests.ha.nodes import SentinelServer
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.tcp_link import TcpLink
-from tests.servers import newest
-from tests.support.redis_server import RedisServer, find_servers, free_port
+from tests.support.redis_server import RedisServer, free_port
 from tests.waiting import eventually
 
 REQUEST = Submission("r-1", Lane.HIGH, {"id": b"r-1", "body": b"{}"}, "digest")
-
-
-@pytest.fixture
-def own_server() -> Iterator[RedisServer]:
-    """A server that a test may take down."""
-    with RedisServer(newest(find_servers()), appendonly=True) as server:
-        yield server
 
 
 @pytest.fixture
@@ -106,14 +98,14 @@ async def test_patience_ends() -> None:
     await connection.close()
 
 
-async def test_an_operation_waits_for_a_server_that_comes_back(own_server: RedisServer) -> None:
-    connection = Connection(own_server.url, patience_s=None)
+async def test_an_operation_waits_for_a_server_that_comes_back(own_redis: RedisServer) -> None:
+    connection = Connection(own_redis.url, patience_s=None)
     await connection.command("SET", "x", "1")
-    own_server.kill()
+    own_redis.kill()
     answer = asyncio.ensure_future(connection.command("GET", "x"))
     done, _ = await asyncio.wait({answer}, timeout=0.2)
     assert not done
-    await asyncio.to_thread(own_server.restart)
+    await asyncio.to_thread(own_redis.restart)
     assert await asyncio.wait_for(answer, 10) == b"1"
     await connection.close()
 
@@ -131,20 +123,20 @@ async def test_a_blocking_wait_ends_when_its_connection_is_closed(redis_url: str
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_a_blocking_wait_ends_when_the_server_goes(own_server: RedisServer) -> None:
-    connection = Connection(own_server.url)
+async def test_a_blocking_wait_ends_when_the_server_goes(own_redis: RedisServer) -> None:
+    connection = Connection(own_redis.url)
     waiting = asyncio.ensure_future(connection.block(30, "BLPOP", "x", 30))
     await eventually(lambda: _blocked(connection), what="the wait has reached the server")
-    own_server.kill()
+    own_redis.kill()
     with pytest.raises(BrokerUnavailable):
         await asyncio.wait_for(waiting, 10)
     await connection.close()
 
 
-async def test_a_wrong_password_is_a_setting_and_no_reason_to_wait(own_server: RedisServer) -> None:
-    with redis.Redis.from_url(own_server.url) as client:
+async def test_a_wrong_password_is_a_setting_and_no_reason_to_wait(own_redis: RedisServer) -> None:
+    with redis.Redis.from_url(own_redis.url) as client:
         client.config_set("requirepass", "right")
-    for url in (own_server.url, own_server.url.replace("//", "//:wrong@")):
+    for url in (own_redis.url, own_redis.url.replace("//", "//:wrong@")):
         connection = Connection(url, patience_s=None)
         with pytest.raises(SettingsError, match="refuses the user or password") as caught:
             await asyncio.wait_for(connection.command("GET", "x"), 5)
@@ -152,10 +144,10 @@ async def test_a_wrong_password_is_a_setting_and_no_reason_to_wait(own_server: R
         await connection.close()
 
 
-async def test_a_replica_is_waited_for_until_it_is_promoted(own_server: RedisServer) -> None:
-    connection = Connection(own_server.url, patience_s=None)
+async def test_a_replica_is_waited_for_until_it_is_promoted(own_redis: RedisServer) -> None:
+    connection = Connection(own_redis.url, patience_s=None)
     await connection.command("REPLICAOF", "127.0.0.1", free_port())
-    impatient = Connection(own_server.url, patience_s=0)
+    impatient = Connection(own_redis.url, patience_s=0)
     with pytest.raises(BrokerUnavailable, match="is a replica"):
         await impatient.command("SET", "x", "1")
     answer = asyncio.ensure_future(connection.command("SET", "x", "1"))

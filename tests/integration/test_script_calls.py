@@ -24,8 +24,7 @@ from streamfleet.worker.housekeeping import Housekeeper
 from tests.broker import Broker
 from tests.ha.nodes import make_replica
 from tests.scripts.harness import LIMITS, NOW, Queue
-from tests.servers import newest
-from tests.support.redis_server import RedisServer, find_servers
+from tests.support.redis_server import RedisServer
 
 AT_ONCE = 20
 READ = {
@@ -38,15 +37,8 @@ READ = {
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    """A server of the test's own: scripts belong to all of a server, not to a database."""
-    with RedisServer(newest(find_servers()), appendonly=True) as started:
-        yield started
-
-
-@pytest.fixture
-def admin(server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(port=server.port, decode_responses=True) as client:
+def admin(own_redis: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis(port=own_redis.port, decode_responses=True) as client:
         yield client
 
 
@@ -99,8 +91,8 @@ async def live(broker: Broker, lose: Callable[[], object] = lambda: None) -> Non
 # -- on a server that lacks them -------------------------------------------------------------------------------------
 
 
-async def test_a_script_is_sent_once_and_by_itself(server: RedisServer, admin: redis.Redis) -> None:
-    async with opened(server) as broker:
+async def test_a_script_is_sent_once_and_by_itself(own_redis: RedisServer, admin: redis.Redis) -> None:
+    async with opened(own_redis) as broker:
         called(admin)
         for number in (1, 2):
             await broker.enqueue(requests(number))
@@ -108,29 +100,31 @@ async def test_a_script_is_sent_once_and_by_itself(server: RedisServer, admin: r
     assert called(admin) == {"evalsha": 4, "eval": 2}
 
 
-async def test_each_call_runs_once_however_often_scripts_are_flushed(server: RedisServer, admin: redis.Redis) -> None:
-    async with opened(server) as broker:
+async def test_each_call_runs_once_however_often_scripts_are_flushed(
+    own_redis: RedisServer, admin: redis.Redis
+) -> None:
+    async with opened(own_redis) as broker:
         await live(broker, admin.script_flush)
 
 
-async def test_each_call_runs_once_on_a_server_that_was_restarted(server: RedisServer) -> None:
-    async with opened(server) as broker:
+async def test_each_call_runs_once_on_a_server_that_was_restarted(own_redis: RedisServer) -> None:
+    async with opened(own_redis) as broker:
         for verb in scripts.VERBS:
             await broker.connection.command("SCRIPT", "LOAD", scripts.source(verb))
 
         def restart() -> None:
-            server.kill()
-            server.restart()
+            own_redis.kill()
+            own_redis.restart()
 
         await live(broker, restart)
 
 
-async def test_each_call_runs_once_on_a_replica_that_took_over(server: RedisServer) -> None:
-    with RedisServer(server.binary) as replica:
-        make_replica(replica, server)
-        async with opened(server) as broker:
+async def test_each_call_runs_once_on_a_replica_that_took_over(own_redis: RedisServer) -> None:
+    with RedisServer(own_redis.binary) as replica:
+        make_replica(replica, own_redis)
+        async with opened(own_redis) as broker:
             await broker.pull("w1", 1)
-        server.kill()
+        own_redis.kill()
         with redis.Redis(port=replica.port) as successor:
             successor.replicaof("NO", "ONE")
         async with opened(replica) as broker:
@@ -202,14 +196,14 @@ async def held(queue: Queue) -> dict[str, Any]:
 
 @beside_others
 async def test_nothing_that_one_remembers_reaches_the_other(
-    server: RedisServer, admin: redis.Redis, neighbours: Sequence[Place]
+    own_redis: RedisServer, admin: redis.Redis, neighbours: Sequence[Place]
 ) -> None:
-    async with fleets(server, neighbours[:1]) as (alone,):
+    async with fleets(own_redis, neighbours[:1]) as (alone,):
         for number in range(12):
             await step(alone, number)
         expected = await held(alone)
     admin.flushall()
-    async with fleets(server, neighbours) as both:
+    async with fleets(own_redis, neighbours) as both:
         for number in range(12):
             for queue in both:
                 await step(queue, number)
@@ -218,9 +212,9 @@ async def test_nothing_that_one_remembers_reaches_the_other(
 
 @beside_others
 async def test_nothing_that_one_deletes_is_missed_by_the_other(
-    server: RedisServer, admin: redis.Redis, neighbours: Sequence[Place]
+    own_redis: RedisServer, admin: redis.Redis, neighbours: Sequence[Place]
 ) -> None:
-    async with fleets(server, neighbours) as both:
+    async with fleets(own_redis, neighbours) as both:
         for number in range(4):
             for queue in both:
                 await step(queue, number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,11 @@ import pytest
 from tests.integration.flaky_link import FlakyLink
 from tests.integration.worker_in_process import small_engine, worker_inside
 from tests.integration.worker_process import Fleet, WorkerProcess, chat, fleet_on
-from tests.servers import newest
-from tests.support.redis_server import RedisServer, find_servers
+from tests.support.redis_server import RedisServer
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kill
 NO_RECLAIM: dict[str, Any] = {"lease_ms": 60_000}
-
-
-@pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    """A server with an append-only file that a test may kill."""
-    with RedisServer(newest(find_servers()), appendonly=True) as server:
-        yield server
 
 
 async def test_redis_killed_and_restarted_while_requests_run(own_redis: RedisServer, tmp_path: Path) -> None:
