@@ -47,7 +47,7 @@ async def add(fleet: Fleet, count: int, **fields: Any) -> list[str]:
 @pytest.mark.parametrize(("limit", "count"), [(48, 1), (8, 2)])
 async def test_a_busy_server_gets_as_many_requests_as_it_takes(fleet: Fleet, limit: int, count: int) -> None:
     """Its time is judged in virtual time: tests/unit/test_engine_server_limit.py."""
-    server = HttpEngine(lambda _id, _n: HALF_S)
+    server = HttpEngine(lambda _id, _n: Reply(after_s=0.25))
     server.limit = limit
     async with server.serving(), workers(fleet, [server.url] * count):
         results = await fleet.results(await add(fleet, 100), 60)
