@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import pytest
@@ -38,7 +38,7 @@ SETTINGS = {"GATEWAY_PORT": "0", "GATEWAY_HEALTH_PORT": "0", "LOG_FORMAT": "json
 
 
 class GatewayProcess:
-    """`streamfleet gateway`, as a process.
+    """`streamfleet gateway`, as a process, which is killed at the end of its context.
 
     Args:
         redis_url: its Redis.
@@ -52,6 +52,12 @@ class GatewayProcess:
         usual = {f"STREAMFLEET_{key}": value for key, value in SETTINGS.items()}
         self._log = folder / "gateway.log"
         self.process = ForkedProcess(self.command(), environment(redis_url, **(usual | given)), self._log, constants)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
 
     def command(self) -> list[str]:
         """The module to run, and its arguments."""
@@ -185,11 +191,8 @@ def gateway_on(
     url: str, folder: Path, kind: Any = GatewayProcess, constants: Any = None, **settings: object
 ) -> Iterator[GatewayProcess]:
     """A gateway that listens, of this class; killed at the end."""
-    process = kind(url, folder, constants, **settings)
-    try:
+    with kind(url, folder, constants, **settings) as process:
         yield process.ready()
-    finally:
-        process.destroy()
 
 
 @contextmanager
@@ -201,14 +204,13 @@ def stage_in(
     **settings: object,
 ) -> Iterator[Stage]:
     """A stage of one's own; `speed` is how much faster than usual its engine is."""
-    with RedisServer(newest(find_servers())) as server:
-        worker = WorkerProcess(server.url, folder, "w1", simulated_speed=speed)
-        try:
-            with gateway_on(server.url, folder, kind, constants, **settings) as gateway:
-                key, _ = make_key(server.url, "everything", lanes=tuple(Lane))
-                yield Stage(server.url, gateway, key, worker.ready_blocking())
-        finally:
-            worker.destroy()
+    with (
+        RedisServer(newest(find_servers())) as server,
+        WorkerProcess(server.url, folder, "w1", simulated_speed=speed) as worker,
+        gateway_on(server.url, folder, kind, constants, **settings) as gateway,
+    ):
+        key, _ = make_key(server.url, "everything", lanes=tuple(Lane))
+        yield Stage(server.url, gateway, key, worker.ready_blocking())
 
 
 @pytest.fixture(scope="session")

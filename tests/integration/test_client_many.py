@@ -383,6 +383,5 @@ def test_without_await_the_calling_thread_takes_from_the_source(redis_url: str, 
 
 @pytest.fixture
 def worker_process(redis_url: str, tmp_path: Any) -> Iterator[WorkerProcess]:
-    started = WorkerProcess(redis_url, tmp_path, "w1").ready_blocking()
-    yield started
-    started.destroy()
+    with WorkerProcess(redis_url, tmp_path, "w1") as started:
+        yield started.ready_blocking()

@@ -86,11 +86,12 @@ async def test_a_fleet_works_on_while_its_password_changes(
     server: RedisServer, passwords: Passwords, tmp_path: Path
 ) -> None:
     """Each user by turns, the file before, with and after the server, all connections cut after each change."""
-    workers = [WorkerProcess("", tmp_path, name, lease_ms=4_000) for name in ("w1", "w2")]
-    gateway = GatewayProcess("", tmp_path, gateway_keys="off")
-    try:
-        for worker in workers:
-            await worker.ready()
+    with (
+        WorkerProcess("", tmp_path, "w1", lease_ms=4_000) as one,
+        WorkerProcess("", tmp_path, "w2", lease_ms=4_000) as two,
+        GatewayProcess("", tmp_path, gateway_keys="off") as gateway,
+    ):
+        await asyncio.gather(one.ready(), two.ready())
         gateway.ready()
         async with Client() as client, gateway.http() as http:
             with exporter("") as metrics:
@@ -105,19 +106,14 @@ async def test_a_fleet_works_on_while_its_password_changes(
                         assert (await page).status_code == 200
                         assert (await asyncio.to_thread(metrics.get)).value("streamfleet_exporter_up") == 1
         assert await passwords.refused(server.port) > 0, "nobody met a refusal: this showed nothing"
-        assert [worker.alive for worker in workers] == [True, True]
-    finally:
-        gateway.destroy()
-        for worker in workers:
-            worker.destroy()
+        assert [one.alive, two.alive] == [True, True]
 
 
 @pytest.mark.kill
 async def test_a_worker_that_is_refused_for_long_is_not_ready_and_says_why(
     server: RedisServer, passwords: Passwords, file: Path, tmp_path: Path
 ) -> None:
-    worker = WorkerProcess("", tmp_path, "w1")
-    try:
+    with WorkerProcess("", tmp_path, "w1") as worker:
         await worker.ready()
         await passwords.tell(server.port, old=await renewed(passwords))
         await eventually(lambda: REFUSES in worker.get("/readyz").text, 5, "the worker says why it is not ready")
@@ -125,8 +121,6 @@ async def test_a_worker_that_is_refused_for_long_is_not_ready_and_says_why(
         put(file, passwords.current(server.url))
         await eventually(lambda: worker.get("/readyz").status == 200, 5, "the worker is ready again")
         assert worker.events("worker_starting") == worker.events("worker_starting")[:1]
-    finally:
-        worker.destroy()
 
 
 @pytest.mark.kill
@@ -135,12 +129,9 @@ async def test_a_wrong_password_at_the_start_is_one_clear_line_and_the_end(
     server: RedisServer, passwords: Passwords, tmp_path: Path
 ) -> None:
     await passwords.tell(server.port, old=await renewed(passwords))
-    worker = WorkerProcess("", tmp_path, "w1")
-    try:
+    with WorkerProcess("", tmp_path, "w1") as worker:
         assert await worker.ended() == 2
         assert worker.printed().splitlines()[-1].startswith(f"Redis at {server.url} {REFUSES}: ")
-    finally:
-        worker.destroy()
 
 
 async def renewed(passwords: Passwords) -> str:
@@ -590,8 +581,7 @@ async def test_a_worker_whose_provider_hangs_ends_in_its_usual_time(
     (token := tmp_path / "token").write_text(passwords.password if started else "")
     monkeypatch.setenv("TOKEN_FILE", str(token))
     names = {"redis_credentials": f"{__name__}:TOKENS_OF_A_FILE"}
-    worker = WorkerProcess(server.url, tmp_path, "w1", constants={"common.connection.login.ASK_S": 1.0}, **names)
-    try:
+    with WorkerProcess(server.url, tmp_path, "w1", constants={"common.connection.login.ASK_S": 1.0}, **names) as worker:
         if started:
             await worker.ready()
             put(token, "")
@@ -603,8 +593,6 @@ async def test_a_worker_whose_provider_hangs_ends_in_its_usual_time(
             await worker.logged("worker_starting")
         worker.send(signal.SIGTERM)
         assert await worker.ended(LEAVES_S) == 0
-    finally:
-        worker.destroy()
 
 
 async def test_doctor_knows_that_a_provider_gives_a_password(server: RedisServer, passwords: Passwords) -> None:

@@ -113,17 +113,14 @@ async def test_what_pooling_models_do(stage: Stage, special: GatewayProcess, tmp
     """By a worker whose server does not tell what it serves."""
     answered = {"object": "list", "data": [{"index": 0, "score": 0.5}], "usage": {"total_tokens": 7}}
     async with HttpEngine(lambda _id, _n: Reply(body=answered)).serving() as engine:
-        worker = WorkerProcess(
+        with WorkerProcess(
             stage.url, tmp_path, "pooling", engine="openai", vllm_url=engine.url, queue="elsewhere", lane_limit=1
-        )
-        try:
+        ) as worker:
             await worker.ready()
             async with special.http(stage.key) as http:
                 for path, body in POOLED.items():
                     answer = await http.post(path, json={"model": "other", **body})
                     assert (answer.status_code, answer.json()) == (200, answered), path
-        finally:
-            worker.destroy()
 
 
 @pytest.mark.parametrize(("asked", "told"), [("flex", "flex"), ("auto", "default"), (None, None)])

@@ -73,8 +73,7 @@ async def test_one_that_has_run_is_not_queued_again(stage: Stage, tmp_path: Path
     folder = tmp_path / "gateway"
     folder.mkdir()
     settings = {"gateway_models": "simulated=again", "gateway_files": f"file://{tmp_path}/files"}
-    worker = WorkerProcess(stage.url, tmp_path, "dies", queue="again", simulated_speed=0.5)
-    try:
+    with WorkerProcess(stage.url, tmp_path, "dies", queue="again", simulated_speed=0.5) as worker:
         await worker.ready()
         with gateway_on(stage.url, folder, **settings) as gateway:
             async with (
@@ -96,8 +95,6 @@ async def test_one_that_has_run_is_not_queued_again(stage: Stage, tmp_path: Path
                 await rows.xclaim(lane, GROUP, NOBODY, 0, [taken["message_id"]], justid=True)
                 assert await status() == "in_progress"
                 await rows.zrem("{gateway}/open_responses", begun["id"].removeprefix("resp_"))  # it never ends
-    finally:
-        worker.destroy()
 
 
 @pytest.mark.parametrize(

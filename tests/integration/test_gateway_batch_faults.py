@@ -56,12 +56,12 @@ class Ground:
 
 @pytest.fixture(scope="module")
 def server_and_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WorkerProcess]]:
-    with RedisServer(newest(find_servers())) as server:
-        worker = WorkerProcess(server.url, tmp_path_factory.mktemp("faults"), "w1", simulated_speed=20)
-        try:
-            yield server.url, worker.ready_blocking()
-        finally:
-            worker.destroy()
+    folder = tmp_path_factory.mktemp("faults")
+    with (
+        RedisServer(newest(find_servers())) as server,
+        WorkerProcess(server.url, folder, "w1", simulated_speed=20) as worker,
+    ):
+        yield server.url, worker.ready_blocking()
 
 
 @pytest.fixture

@@ -32,11 +32,8 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def worker(server: RedisServer, tmp_path: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess(server.url, tmp_path, "w1", simulated_speed=20)
-    try:
+    with WorkerProcess(server.url, tmp_path, "w1", simulated_speed=20) as process:
         yield process.ready_blocking()
-    finally:
-        process.destroy()
 
 
 def gateway_in(server: RedisServer, folder: Path, slots: int, **constants: object) -> Any:
@@ -106,8 +103,5 @@ async def test_a_batch_without_workers_leaves_its_slot_and_goes_on_when_they_com
             assert parked["batch"] == waits, "the other one kept its slot until it had ended"
             folder = tmp_path / "late"
             folder.mkdir()
-            late = WorkerProcess(server.url, folder, "w2", simulated_speed=20, queue="nobody")
-            try:
+            with WorkerProcess(server.url, folder, "w2", simulated_speed=20, queue="nobody"):
                 await completed(http, waits, 60)
-            finally:
-                late.destroy()

@@ -63,17 +63,17 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("giving_way")
-    with RedisServer(newest(find_servers())) as server, redis.Redis.from_url(server.url) as rows:
-        worker = WorkerProcess(server.url, folder, "w1", simulated_speed=1_000.0)
-        gateway = TickingGateway(server.url, folder, gateway_files=f"file://{folder}/files", gateway_keys="off")
-        try:
-            worker.ready_blocking()
-            gateway.ready()
-            with httpx.Client(base_url=gateway.url, timeout=180, trust_env=False) as http:
-                yield Scene(gateway, http, rows)
-        finally:
-            gateway.destroy()
-            worker.destroy()
+    files = f"file://{folder}/files"
+    with (
+        RedisServer(newest(find_servers())) as server,
+        redis.Redis.from_url(server.url) as rows,
+        WorkerProcess(server.url, folder, "w1", simulated_speed=1_000.0) as worker,
+        TickingGateway(server.url, folder, gateway_files=files, gateway_keys="off") as gateway,
+    ):
+        worker.ready_blocking()
+        gateway.ready()
+        with httpx.Client(base_url=gateway.url, timeout=180, trust_env=False) as http:
+            yield Scene(gateway, http, rows)
 
 
 def filled(head: str, unit: str, tail: str, size: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,14 +47,8 @@ class Ground:
 
 @pytest.fixture
 def worker_later(redis_url: str, tmp_path: Path) -> Iterator[Any]:
-    workers: list[WorkerProcess] = []
-
-    def begin() -> None:
-        workers.append(WorkerProcess(redis_url, tmp_path, "w1", simulated_speed=20))
-
-    yield begin
-    for worker in workers:
-        worker.destroy()
+    with contextlib.ExitStack() as workers:
+        yield lambda: workers.enter_context(WorkerProcess(redis_url, tmp_path, "w1", simulated_speed=20))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -304,21 +305,18 @@ async def test_a_stream_goes_on_or_ends_with_an_error(
     stage: Stage, apart: GatewayProcess, tmp_path: Path, end: signal.Signals, goes_on: bool
 ) -> None:
     """A worker that hands its work back keeps the output; of one that is killed, the reader is told."""
-    workers = [WorkerProcess(stage.url, tmp_path, "first", queue="messages", drain_ms=0)]
     body = {**ASKED, "max_tokens": 400, "stream": True}
-    try:
-        await workers[0].ready()
+    with ExitStack() as workers:
+        first = workers.enter_context(WorkerProcess(stage.url, tmp_path, "first", queue="messages", drain_ms=0))
+        await first.ready()
         async with apart.http(stage.key) as http, reading(http, path=PATH, json=body) as sse:
             events = sse.events()
             for _ in range(8):
                 await anext(events)
-            workers[0].send(end)
-            workers.append(await WorkerProcess(stage.url, tmp_path, "second", queue="messages").ready())
+            first.send(end)
+            await workers.enter_context(WorkerProcess(stage.url, tmp_path, "second", queue="messages")).ready()
             async for _ in events:
                 pass
-    finally:
-        for worker in workers:
-            worker.destroy()
     found = told(sse.seen)
     if goes_on:
         assert list(dict.fromkeys(event["type"] for event in found)) == KINDS

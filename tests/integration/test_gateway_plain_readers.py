@@ -163,9 +163,6 @@ async def test_plain_readers_read_streams_that_wait_at_first(
         reading = asyncio.gather(*(reader(url, into) for reader, into in zip(readers, seen, strict=True)))
         await eventually(lambda: len(sent) >= 3 * len(readers) or reading.done(), 20, "all have waited")
         assert sent, reading
-        worker = WorkerProcess(stage.url, tmp_path, "later", queue="plain")
-        try:
+        with WorkerProcess(stage.url, tmp_path, "later", queue="plain"):
             await asyncio.wait_for(reading, 60)
-        finally:
-            worker.destroy()
     assert all(seen)

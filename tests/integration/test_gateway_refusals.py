@@ -65,13 +65,10 @@ TOO_LONG: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.fixture
 async def http(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    worker = WorkerProcess(redis_url, tmp_path, "w1")
-    try:
+    with WorkerProcess(redis_url, tmp_path, "w1") as worker:
         await worker.ready()
         async with gateway_here(redis_url, keys="off") as client:
             yield client
-    finally:
-        worker.destroy()
 
 
 async def test_every_message_names_the_field(http: httpx.AsyncClient) -> None:

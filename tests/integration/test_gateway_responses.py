@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -312,10 +312,10 @@ async def test_who_has_nothing_gets_the_whole_answer_where_its_chunks_are_gone(s
 @pytest.mark.kill
 async def test_a_restart_is_an_error_event_and_the_end(stage: Stage, tmp_path: Path) -> None:
     """Of the stream, and of one that goes on behind a number; who asks for the whole gets the run that counts."""
-    workers = [WorkerProcess(stage.url, tmp_path, "first", queue="responses")]
     body = {**ASKED, "max_output_tokens": 500, "stream": True}
-    try:
-        await workers[0].ready()
+    with ExitStack() as workers:
+        first = workers.enter_context(WorkerProcess(stage.url, tmp_path, "first", queue="responses"))
+        await first.ready()
         with gateway_on(stage.url, tmp_path, gateway_models="simulated=responses") as gateway:
             async with (
                 gateway.http(stage.key) as http,
@@ -324,8 +324,8 @@ async def test_a_restart_is_an_error_event_and_the_end(stage: Stage, tmp_path: P
                 events = sse.events()
                 for _ in range(10):
                     await anext(events)
-                workers[0].destroy()
-                workers.append(await WorkerProcess(stage.url, tmp_path, "second", queue="responses").ready())
+                first.destroy()
+                await workers.enter_context(WorkerProcess(stage.url, tmp_path, "second", queue="responses")).ready()
                 async for _ in events:
                     pass
                 *before, last = told(sse.seen)
@@ -347,6 +347,3 @@ async def test_a_restart_is_an_error_event_and_the_end(stage: Stage, tmp_path: P
                         assert told(await anew.rest()) == whole
                 assert [each["sequence_number"] for each in whole] == list(range(len(whole)))
                 assert text_of(whole).split() == ["[simulated]", *["Say", "hi"] * 249, "Say"]
-    finally:
-        for worker in workers:
-            worker.destroy()

@@ -377,8 +377,7 @@ async def test_it_starts_without_redis_and_goes_on_when_redis_comes_and_goes(tmp
             async with process.http() as http:
                 assert (await asked()).status_code == 503
                 server.restart()
-                worker = WorkerProcess(server.url, tmp_path, "w1")
-                try:
+                with WorkerProcess(server.url, tmp_path, "w1"):
                     await eventually(answered_well, 30, "it goes on by itself")
                     server.kill()
                     answer = await asked()
@@ -388,5 +387,3 @@ async def test_it_starts_without_redis_and_goes_on_when_redis_comes_and_goes(tmp
                     assert process.get("/livez").status == 200
                     server.restart()
                     await eventually(answered_well, 20, "and again")
-                finally:
-                    worker.destroy()

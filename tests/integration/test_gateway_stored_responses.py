@@ -583,10 +583,9 @@ def test_an_erasure_that_broke_midway_can_be_repeated(stage: Stage, monkeypatch:
 @pytest.mark.kill
 async def test_a_response_of_a_killed_gateway_ends(stage: Stage, rows: redis.asyncio.Redis, tmp_path: Path) -> None:
     """Whoever asks for it, and nobody: others look through the open ones."""
-    worker = WorkerProcess(stage.url, tmp_path, "slow", queue="slow", simulated_speed=0.5)
     folders = [tmp_path / name for name in ("g1", "g2")]
     settings = {"gateway_models": "simulated=slow", "gateway_files": f"file://{tmp_path}/files"}
-    try:
+    with WorkerProcess(stage.url, tmp_path, "slow", queue="slow", simulated_speed=0.5) as worker:
         await worker.ready()
         with contextlib.ExitStack() as stack:
             gateways: list[GatewayProcess] = []
@@ -608,8 +607,6 @@ async def test_a_response_of_a_killed_gateway_ends(stage: Stage, rows: redis.asy
                 assert len(text_of(found).split()) == 100
                 assert await ended(rows, names[1].removeprefix("resp_")) == "incomplete"
                 assert text_of(await post(http, "and", names[1])).count("Say") > 1
-    finally:
-        worker.destroy()
 
 
 async def _begun(gateway: GatewayProcess, key: str) -> str:

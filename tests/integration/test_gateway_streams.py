@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -287,9 +287,9 @@ async def test_a_reader_that_leaves_cancels_its_request(stage: Stage) -> None:
 async def test_a_restart_is_told_and_never_glued_on(stage: Stage, apart: GatewayProcess, tmp_path: Path) -> None:
     """Two readers of one worker that is killed: one is told that it begins anew, the other gets an error."""
     body = chat(5, model="simulated", stream=True)
-    workers = [WorkerProcess(stage.url, tmp_path, "first", queue="apart")]
-    try:
-        await workers[0].ready()
+    with ExitStack() as workers:
+        first = workers.enter_context(WorkerProcess(stage.url, tmp_path, "first", queue="apart"))
+        await first.ready()
         async with (
             apart.http(stage.key) as http,
             openai.AsyncOpenAI(base_url=f"{apart.url}/v1", api_key=stage.key, max_retries=0) as sdk,
@@ -302,8 +302,8 @@ async def test_a_restart_is_told_and_never_glued_on(stage: Stage, apart: Gateway
             for _ in range(20):
                 await anext(events)
             await anext(plain)
-            workers[0].destroy()
-            workers.append(await WorkerProcess(stage.url, tmp_path, "second", queue="apart").ready())
+            first.destroy()
+            await workers.enter_context(WorkerProcess(stage.url, tmp_path, "second", queue="apart")).ready()
             with pytest.raises(openai.APIError) as caught:
                 async for _ in plain:
                     pass
@@ -313,9 +313,6 @@ async def test_a_restart_is_told_and_never_glued_on(stage: Stage, apart: Gateway
         told = [index for index, event in enumerate(sse.seen) if event.event == "restart"]
         assert len(told) == 1
         assert joined(sse.seen[told[0] + 1 :]).split() == ["[simulated]", *["Say", "hi"] * 249, "Say"]
-    finally:
-        for worker in workers:
-            worker.destroy()
 
 
 async def test_many_read_at_once(stage: Stage) -> None:

@@ -336,9 +336,8 @@ async def test_a_client_that_closes_tells_its_readers(client: Client) -> None:
 
 @pytest.fixture
 def worker(redis_url: str, tmp_path: Path) -> Any:
-    worker = WorkerProcess(redis_url, tmp_path, "w1").ready_blocking()
-    yield worker
-    worker.destroy()
+    with WorkerProcess(redis_url, tmp_path, "w1") as worker:
+        yield worker.ready_blocking()
 
 
 def test_the_client_without_await_streams_too(redis_url: str, worker: WorkerProcess) -> None:

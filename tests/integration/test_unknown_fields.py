@@ -51,21 +51,20 @@ OTHERS = [
 @pytest.fixture(scope="module")
 def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Adds entries by XADD on a server with a worker; returns their results."""
-    with RedisServer(newest(find_servers())) as server:
-        worker = WorkerProcess(server.url, tmp_path_factory.mktemp("unknown"), "w1")
-        try:
-            worker.ready_blocking()
-            with redis.Redis.from_url(server.url, decode_responses=True) as client:
+    with (
+        RedisServer(newest(find_servers())) as server,
+        WorkerProcess(server.url, tmp_path_factory.mktemp("unknown"), "w1") as worker,
+        redis.Redis.from_url(server.url, decode_responses=True) as client,
+    ):
 
-                def results_of(*entries: dict[str, Any]) -> list[dict[str, str]]:
-                    keys = [client.xadd("{default}:lane:normal", fields) for fields in entries]
-                    names = [f"{{default}}:result:normal:{key}" for key in keys]
-                    eventually_blocking(lambda: client.exists(*names) == len(names), 20, "all have ended")
-                    return [client.hgetall(name) for name in names]
+        def results_of(*entries: dict[str, Any]) -> list[dict[str, str]]:
+            keys = [client.xadd("{default}:lane:normal", fields) for fields in entries]
+            names = [f"{{default}}:result:normal:{key}" for key in keys]
+            eventually_blocking(lambda: client.exists(*names) == len(names), 20, "all have ended")
+            return [client.hgetall(name) for name in names]
 
-                yield results_of
-        finally:
-            worker.destroy()
+        worker.ready_blocking()
+        yield results_of
 
 
 def test_a_mistake_of_any_known_name_is_named(lane: Any) -> None:

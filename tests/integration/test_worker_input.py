@@ -166,13 +166,12 @@ def _result_id(given: Any, stream_id: str) -> str:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorker]:
-    with RedisServer(newest(find_servers())) as server:
-        worker = WorkerProcess(server.url, tmp_path_factory.mktemp("input"), "w1")
-        try:
-            with redis.Redis.from_url(server.url) as client:
-                yield SharedWorker(client, worker.ready_blocking())
-        finally:
-            worker.destroy()
+    with (
+        RedisServer(newest(find_servers())) as server,
+        WorkerProcess(server.url, tmp_path_factory.mktemp("input"), "w1") as worker,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        yield SharedWorker(client, worker.ready_blocking())
 
 
 @pytest.mark.parametrize("name", BAD)

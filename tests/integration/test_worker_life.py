@@ -177,13 +177,10 @@ async def test_a_second_worker_of_one_name_does_not_start(fleet: Fleet, tmp_path
     first = await fleet.worker("w1")
     folder = tmp_path / "second"
     folder.mkdir()
-    second = WorkerProcess(fleet.url, folder, "w1")
-    try:
+    with WorkerProcess(fleet.url, folder, "w1") as second:
         assert await second.ended(START_S) == 2
         assert "STREAMFLEET_WORKER_NAME: a worker called w1 is alive in queue default: stop it" in second.printed()
         assert not second.events("engine_starting"), "it loads no model for nothing"
-    finally:
-        second.destroy()
     assert (await fleet.result(await fleet.add(body=chat()))).worker == "w1"
     assert first.alive
 

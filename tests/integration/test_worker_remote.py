@@ -212,8 +212,7 @@ async def test_a_batch_waits_for_a_server_that_is_away(fleet: Fleet, tmp_path: P
     server = HttpEngine(lambda _id, _n: Reply(after_s=0.1))
     settings: dict[str, Any] = {"gateway_keys": "off", "gateway_files": f"file://{tmp_path}/files", "max_deliveries": 1}
     body = {**chat(), "model": "test-model"}
-    gateway = GatewayProcess(fleet.url, tmp_path, **settings).ready()
-    try:
+    with GatewayProcess(fleet.url, tmp_path, **settings).ready() as gateway:
         async with server.serving(), workers(fleet, [server.url], max_deliveries=1) as (inside,):
             server.down = LOADING
             async with openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as sdk:
@@ -225,8 +224,6 @@ async def test_a_batch_waits_for_a_server_that_is_away(fleet: Fleet, tmp_path: P
                 done = await ended(sdk, batch.id)
         assert (done.status, done.request_counts.completed) == ("completed", 10)
         assert await fleet.dead_letters() == []
-    finally:
-        gateway.destroy()
 
 
 async def test_where_one_of_two_servers_is_away_the_other_takes_all(fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import redis.asyncio
@@ -49,7 +49,7 @@ def chat(seconds: float = 0.0, **more: Any) -> dict[str, Any]:
 
 
 class WorkerProcess:
-    """One worker, as a process.
+    """One worker, as a process, which is killed at the end of its context.
 
     Args:
         redis_url: its Redis.
@@ -84,6 +84,12 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *runs], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
 
     @property
     def pid(self) -> int:
