@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -21,7 +22,8 @@ from streamfleet.common.broker.types import Completion
 from streamfleet.common.connection import Connection
 from streamfleet.common.errors import ClientClosed
 from streamfleet.common.protocol import Status
-from streamfleet.producer import Client, SyncClient
+from streamfleet.common.results import Result
+from streamfleet.producer import Client, SyncClient, SyncHandle
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST
 from tests.broker import Broker
@@ -139,6 +141,18 @@ async def finish(producer: ProducerBroker, count: int = 1) -> None:
     await broker.complete("w1", done)
 
 
+async def half_read(client: SyncClient, url: str, rows: Redis) -> tuple[list[SyncHandle], Iterator[Result]]:
+    """Two handles, and a generator of their results, the first of which has come."""
+    handles = await ended(in_thread(lambda: client.enqueue_many([{"body": BODY}] * 2)))
+    results = client.as_completed(handles)
+    coming = in_thread(lambda: next(results))
+    await until_somebody_blocks(rows)
+    async with Client(url) as worker:
+        await finish(worker.broker)
+    assert (await ended(coming)).ok
+    return handles, results
+
+
 def child(work: Callable[[], object]) -> str:
     """Returns the outcome of this work in a forked process; "hangs" without one."""
     context = multiprocessing.get_context("fork")
@@ -179,14 +193,13 @@ WAITING: dict[str, Callable[[SyncClient], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", IN_FLIGHT)
-async def test_a_call_that_waits_for_an_answer_ends_when_another_thread_closes(
-    name: str, link: SilentLink, nothing_left: Callable[[], Any]
+async def test_calls_that_wait_for_an_answer_end_when_another_thread_closes(
+    link: SilentLink, nothing_left: Callable[[], Any]
 ) -> None:
     client = SyncClient(link.url)
     await ended(in_thread(lambda: client.enqueue(BODY, id="seed")))
     link.silent = True
-    calls = [in_thread(lambda: IN_FLIGHT[name](client)) for _ in range(3)]
+    calls = [in_thread(partial(call, client)) for call in [*IN_FLIGHT.values()] * 3]
     await eventually(lambda: link.lost >= len(calls), what="Redis has answered")
     await ended(in_thread(client.close))
     for call in calls:
@@ -278,13 +291,7 @@ async def test_a_generator_that_outlives_it_says_so_and_opens_nothing(
     redis_url: str, raw_redis: Redis, nothing_left: Callable[[], Any]
 ) -> None:
     client = SyncClient(redis_url)
-    first, second = await ended(in_thread(lambda: client.enqueue_many([{"body": BODY}] * 2)))
-    results = client.as_completed([first, second])
-    coming = in_thread(lambda: next(results))
-    await until_somebody_blocks(raw_redis)
-    async with Client(redis_url) as worker:
-        await finish(worker.broker)
-    assert (await ended(coming)).ok
+    (first, second), results = await half_read(client, redis_url, raw_redis)
     late: list[Iterator[object]] = [client.as_completed([second]), client.stream(first.id), second.stream()]
     await ended(in_thread(client.close))
     for generator in (results, *late):
@@ -297,12 +304,7 @@ async def test_a_generator_that_is_dropped_after_closing_opens_nothing(
     redis_url: str, raw_redis: Redis, nothing_left: Callable[[], Any]
 ) -> None:
     client = SyncClient(redis_url)
-    results = client.as_completed(await ended(in_thread(lambda: client.enqueue_many([{"body": BODY}] * 2))))
-    coming = in_thread(lambda: next(results))
-    await until_somebody_blocks(raw_redis)
-    async with Client(redis_url) as worker:
-        await finish(worker.broker)
-    await ended(coming)
+    _, results = await half_read(client, redis_url, raw_redis)
     await ended(in_thread(client.close))
     assert (await raw_redis.info("clients"))["blocked_clients"] == 0
     await ended(in_thread(results.close))  # type: ignore[attr-defined]
@@ -338,12 +340,7 @@ async def test_a_call_is_not_handed_to_a_thread_that_has_left(redis_url: str, no
 
 async def test_a_generator_may_be_dropped_by_the_background_thread_itself(redis_url: str, raw_redis: Redis) -> None:
     client = SyncClient(redis_url)
-    results = client.as_completed(await ended(in_thread(lambda: client.enqueue_many([{"body": BODY}] * 2))))
-    coming = in_thread(lambda: next(results))
-    await until_somebody_blocks(raw_redis)
-    async with Client(redis_url) as worker:
-        await finish(worker.broker)
-    await ended(coming)
+    _, results = await half_read(client, redis_url, raw_redis)
 
     async def drop() -> None:
         results.close()  # type: ignore[attr-defined]
