@@ -131,8 +131,7 @@ async def test_who_reads_a_stream_again_is_ended_too(stage: Stage, broker: Gatew
     assert await status_of(stage.url, request_id) == "", "it was to go on"
 
 
-@pytest.mark.parametrize("end", [revoke, expire])
-@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize(("end", "reads"), [(revoke, True), (expire, False)])
 async def test_downloads_end_with_their_key(stage: Stage, broker: GatewayBroker, end: Ending, reads: bool) -> None:
     key, record = await add_key(stage.url, "downloads", tenant="downloads")
     async with stage.gateway.http(key, timeout_s=60) as http:
@@ -148,8 +147,7 @@ async def test_downloads_end_with_their_key(stage: Stage, broker: GatewayBroker,
         assert len(taken) < SIZE
 
 
-@pytest.mark.parametrize("end", [revoke, expire])
-@pytest.mark.parametrize("sends", [True, False])
+@pytest.mark.parametrize(("end", "sends"), [(revoke, False), (expire, True)])
 async def test_uploads_end_with_their_key(stage: Stage, broker: GatewayBroker, end: Ending, sends: bool) -> None:
     key, record = await add_key(stage.url, "uploads", tenant="uploads")
     with stage.gateway.raw() as connection:
