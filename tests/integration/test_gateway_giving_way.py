@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +197,9 @@ def test_the_largest_calls_of_the_simple_service(scene: Scene, name: str, path: 
     gives_way(scene, ask)
 
 
-@pytest.mark.parametrize("path", ["sync", "async"])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(("name", "path"), zip(REFUSED, cycle(("sync", "async")), strict=False))
 def test_what_is_too_much_is_refused_before_anything_is_made(scene: Scene, name: str, path: str) -> None:
+    """Both paths read their prompts by one function."""
     body, status, param = REFUSED[name]
     before = scene.gateway.resident_bytes(), scene.rows.info("memory")["used_memory"]
 
