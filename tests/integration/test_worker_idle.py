@@ -15,7 +15,7 @@ from tests.waiting import eventually
 
 CALLS = 20
 """Most script calls of a worker in a second, those of its leases and of the housekeeping along."""
-WINDOW_S, SOON_S, LONG_S = 2.0, 2.0, 60.0
+WINDOW_S, SOON_S, LONG_S = 1.0, 2.0, 60.0
 SYSTEM = {"role": "system", "content": "You are a careful assistant. " * 60}
 """A beginning that two prompts share is known by its home."""
 
