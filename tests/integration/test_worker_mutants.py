@@ -23,7 +23,7 @@ from tests.integration.worker_in_process import LittleMemory, small_engine, work
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, pytest.mark.long]
 NO_RECLAIM: dict[str, Any] = {"lease_ms": 60_000}
 
 
