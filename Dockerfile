@@ -1,17 +1,17 @@
 # syntax=docker/dockerfile:1
 
 # Five images:
-#   docker build --target client     --tag streamfleet/client:0.2.0     .   enqueue, wait, look and operate; no engine
-#   docker build --target gateway    --tag streamfleet/gateway:0.2.0    .   OpenAI's API over HTTP; no engine
-#   docker build --target worker     --tag streamfleet/worker:0.2.0     .   a worker in front of a server; no engine
-#   docker build --target worker-cpu --tag streamfleet/worker-cpu:0.2.0 .   vLLM on CPU: development, small models
-#   docker build --target worker-gpu --tag streamfleet/worker-gpu:0.2.0 .   vLLM on NVIDIA GPUs, on the official image
+#   docker build --target client     --tag streamfleet/client:0.3.0.dev0     .   enqueue, wait, look and operate; no engine
+#   docker build --target gateway    --tag streamfleet/gateway:0.3.0.dev0    .   OpenAI's API over HTTP; no engine
+#   docker build --target worker     --tag streamfleet/worker:0.3.0.dev0     .   a worker in front of a server; no engine
+#   docker build --target worker-cpu --tag streamfleet/worker-cpu:0.3.0.dev0 .   vLLM on CPU: development, small models
+#   docker build --target worker-gpu --tag streamfleet/worker-gpu:0.3.0.dev0 .   vLLM on NVIDIA GPUs, on the official image
 
 ARG BASE=python:3.12-slim-bookworm
 # The tag of the official vLLM image, and what requirements/vllm.txt pins for the CPU: one release for both.
 ARG VLLM_VERSION=0.32.0
 # Labels of all images. `make images` says which commit; a build by hand has --build-arg REVISION=$(git rev-parse HEAD).
-ARG VERSION=0.2.0
+ARG VERSION=0.3.0.dev0
 ARG REVISION=""
 ARG SOURCE=""
 

@@ -3,11 +3,12 @@
 
     tools/release.py                  all steps, about ten minutes; downloads 1.5 GB
     tools/release.py worker gateway   of the extras only these
-    tools/release.py --set 0.2.0      write the version wherever it stands, and stop
+    tools/release.py --set 0.3.0      write the version wherever it stands, and stop
 
-The version is that of pyproject.toml, and has to be the same wherever it stands. Each extra is installed from the wheel
-into a fresh environment; `gpu` is only resolved, and `cpu` is installed as CONTRIBUTING.md says. The first request of
-README.md is answered from the installed wheel, with the simulated engine and a real Redis.
+The version is that of pyproject.toml, such as 0.3.0 or 0.3.0.dev0, and has to be the same wherever it stands. Each
+extra is installed from the wheel into a fresh environment; `gpu` is only resolved, and `cpu` is installed as
+CONTRIBUTING.md says. The first request of README.md is answered from the installed wheel, with the simulated engine and
+a real Redis.
 """
 
 from __future__ import annotations
@@ -26,17 +27,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DIST, BUILD = ROOT / "dist", ROOT / "build" / "release"
-NUMBER = r"(\d+\.\d+\.\d+)"
+NUMBER = r"(\d+\.\d+\.\d+(?:[.-]dev\.?\d+)?)"
 IMAGE = rf"\bstreamfleet/[a-z-]+:{NUMBER}"
 PLACES = {
     "pyproject.toml": rf'^version = "{NUMBER}"$',
-    "README.md": rf"^Release {NUMBER},",
+    "README.md": rf"^Version {NUMBER},",
     "Dockerfile": rf"^ARG VERSION={NUMBER}$|{IMAGE}",
     "compose.yaml": IMAGE,
     "docs/deploy.md": rf"^ +newTag: {NUMBER}$|{IMAGE}",
     "k8s/Chart.yaml": rf'^version: {NUMBER}$|^appVersion: "{NUMBER}"$',
     "k8s/**/kustomization.yaml": rf"^ +newTag: {NUMBER}$",
-    "tests/integration/test_k8s*.py": IMAGE,
 }
 """Files, and how the version stands in them."""
 TEST_FILE = re.compile(r"(?:^|/)(?:tests?|test_\w+\.py|conftest\.py)(?:/|$)")
@@ -71,8 +71,8 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.extras) - set(extras):
         parser.error(f"no extra {', '.join(sorted(unknown))}; there are {', '.join(extras)}")
-    if given.new and not re.fullmatch(NUMBER, given.new):
-        parser.error(f"a version is three numbers, such as 0.2.0, and not {given.new}")
+    if given.new and not re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", given.new):
+        parser.error(f"a version is such as 0.3.0 or 0.3.0.dev0, and not {given.new}")
     try:
         if given.new:
             set_version(given.new)
@@ -88,15 +88,24 @@ def main() -> int:
         print(f"make release: {error}", file=sys.stderr)
         return 1
     shutil.rmtree(BUILD)
+    if ".dev" in version:
+        say("dist/ is ready. A development version gets no tag")
+        return 0
     tag = f"v{version}"
     say(
         f"dist/ is ready. Next: the date into CHANGELOG.md, git tag --annotate {tag} -m 'streamfleet {version}', "
-        f"git push origin {tag}, then .venv/bin/python -m tests.upgrade.release {tag} and commit what it writes"
+        f"git push origin {tag}, then .venv/bin/python -m tests.upgrade.release {tag} and commit what it writes; "
+        "then tools/release.py --set the next release's development version"
     )
     return 0
 
 
 # -- the version ---------------------------------------------------------------------------------------------------
+
+
+def told(version: str, place: str) -> str:
+    """A version as a place tells it: Helm demands Semantic Versioning of the chart's."""
+    return version.replace(".dev", "-dev.") if place.startswith("version: ") else version
 
 
 def other_versions(version: str, root: Path = ROOT) -> list[str]:
@@ -107,7 +116,7 @@ def other_versions(version: str, root: Path = ROOT) -> list[str]:
         found = [(path, match) for path in texts for match in re.finditer(pattern, texts[path], re.MULTILINE)]
         wrong += [] if found else [f"{name} has none"]
         for path, match in found:
-            if (other := next(filter(None, match.groups()))) != version:
+            if (other := next(filter(None, match.groups()))) != told(version, match[0]):
                 line = texts[path].count("\n", 0, match.end()) + 1
                 wrong.append(f"{path.relative_to(root)}:{line} has {other}")
     return wrong
@@ -116,9 +125,10 @@ def other_versions(version: str, root: Path = ROOT) -> list[str]:
 def check_version(version: str) -> None:
     """Check that there is one version. Raises CheckFailed."""
     wrong = other_versions(version)
-    heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    if heading is None or heading[1] != version:
-        wrong.append(f"CHANGELOG.md does not begin with {version}")
+    expected = "Not released yet" if ".dev" in version else version
+    heading = re.search(r"^## (.+?)(?: \(.*)?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    if heading is None or heading[1] != expected:
+        wrong.append(f"CHANGELOG.md does not begin with {expected}")
     if wrong:
         raise CheckFailed(f"pyproject.toml has version {version}, and\n  " + "\n  ".join(wrong))
     say(f"version {version} everywhere")
@@ -126,11 +136,14 @@ def check_version(version: str) -> None:
 
 def set_version(version: str, root: Path = ROOT) -> None:
     """Write the version wherever it stands."""
+
+    def renewed(found: re.Match[str]) -> str:
+        return re.sub(NUMBER, told(version, found[0]), found[0])
+
     for name, pattern in PLACES.items():
         for path in root.glob(name):
             text = path.read_text(encoding="utf-8")
-            text = re.sub(pattern, lambda found: re.sub(NUMBER, version, found[0]), text, flags=re.MULTILINE)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(re.sub(pattern, renewed, text, flags=re.MULTILINE), encoding="utf-8")
 
 
 # -- the wheel -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 K8S = ROOT / "k8s"
 BASE = K8S / "base"
 DOCKERFILE = ROOT / "Dockerfile"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 
 def render(folder: Path) -> list[Manifest]:

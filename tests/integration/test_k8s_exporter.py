@@ -10,6 +10,7 @@ import pytest
 from streamfleet.common.settings import GROUPS, load_for_exporter, variable
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
+    VERSION,
     Manifest,
     environment_of,
     kustomizations,
@@ -79,7 +80,7 @@ def test_image_is_the_client_whose_entry_point_takes_the_command() -> None:
     (exporter,) = exporters("base")
     container, text = pod_of(exporter)["containers"][0], DOCKERFILE.read_text(encoding="utf-8")
     target = text.partition("FROM runtime AS client")[2].partition("\nFROM ")[0]
-    assert container["image"] == "streamfleet/client:0.2.0"
+    assert container["image"] == f"streamfleet/client:{VERSION}"
     assert "docker build --target client" in DEPLOY
     assert ('ENTRYPOINT ["streamfleet"]' in target, container["args"]) == (True, ["exporter"])
 

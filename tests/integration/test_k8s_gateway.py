@@ -17,6 +17,7 @@ from tests.integration.k8s_gateway import GATEWAY_ENDS_S, settings_of
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
     K8S,
+    VERSION,
     Manifest,
     environment_of,
     gateways,
@@ -152,7 +153,8 @@ def test_settings_probes_and_image_fit_the_gateway() -> None:
         "livenessProbe": ("/livez", "health"),
     }
     text = DOCKERFILE.read_text(encoding="utf-8").partition("FROM runtime AS gateway")[2].partition("\nFROM ")[0]
-    assert (container["image"], 'ENTRYPOINT ["streamfleet", "gateway"]' in text) == ("streamfleet/gateway:0.2.0", True)
+    assert container["image"] == f"streamfleet/gateway:{VERSION}"
+    assert 'ENTRYPOINT ["streamfleet", "gateway"]' in text
     assert "args" not in container
     assert "command" not in container
     assert gateway["spec"]["replicas"] == 2

@@ -11,6 +11,7 @@ from tests.integration.k8s_check import main
 from tests.integration.k8s_manifests import (
     DOCKERFILE,
     K8S,
+    VERSION,
     Manifest,
     environment_of,
     kustomizations,
@@ -122,7 +123,7 @@ def test_planted_mistake_is_found(tmp_path: Path, name: str, file: str, right: s
 
 def test_dev_cpu_needs_no_gpu_and_takes_the_image_of_the_cpu_target() -> None:
     container = worker_of(manifests_of("dev-cpu"))
-    assert container["image"] == "streamfleet/worker-cpu:0.2.0"
+    assert container["image"] == f"streamfleet/worker-cpu:{VERSION}"
     assert not [name for part in container["resources"].values() for name in part if "gpu" in name]
     assert "SmolLM2-135M" in settings_of("dev-cpu")["STREAMFLEET_MODEL"]
 
@@ -255,4 +256,4 @@ def test_the_server_has_the_gpu_and_what_the_workers_believe_of_it() -> None:
     version = re.search(r"^ARG VLLM_VERSION=(\S+)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert version is not None
     assert server["image"] == f"vllm/vllm-openai:v{version[1]}"
-    assert worker_of(manifests)["image"] == "streamfleet/worker:0.2.0"
+    assert worker_of(manifests)["image"] == f"streamfleet/worker:{VERSION}"

@@ -18,8 +18,8 @@ import yaml
 from streamfleet.common.settings import GROUPS, load_all, load_for_exporter, load_for_gateway, variable
 from streamfleet.worker.worker import LAST_WRITES_S
 from tests.integration.k8s_gateway import GATEWAY_ENDS_S
+from tests.integration.k8s_manifests import VERSION, manifests_of, only, pod_of
 from tests.integration.k8s_manifests import environment_of as environment_in
-from tests.integration.k8s_manifests import manifests_of, only, pod_of
 from tests.integration.k8s_references import off_mounts
 from tests.programs import program
 from tests.unit.test_dockerfile import DOCKERFILE, ROOT, stages
@@ -86,7 +86,7 @@ def wrong(found: dict[str, Service]) -> Iterator[str]:
 
 
 def _wrong_of_ours(name: str, service: Service) -> Iterator[str]:
-    if service["image"] != f"streamfleet/{service['build']['target']}:0.2.0":
+    if service["image"] != f"streamfleet/{service['build']['target']}:{VERSION}":
         yield f"{service['image']} is not what is built"
     if not RESTRICTED.items() <= service.items():
         yield "may do more than it has to"
@@ -116,7 +116,7 @@ MISTAKES: list[tuple[Callable[[dict[str, Service]], object], str]] = [
     (lambda all_: all_["gateway"].update(volumes=[]), "gateway: /cache/files is on no mount"),
     (lambda all_: all_["redis"].update(volumes=["redis:/data"]), "redis: /etc/redis/redis.conf is on no mount"),
     (lambda all_: all_["grafana"]["volumes"].append("./monitoring/boards:/b:ro"), "./monitoring/boards is not there"),
-    (lambda all_: all_["worker"]["build"].update(target="worker"), "worker-cpu:0.2.0 is not what is built"),
+    (lambda all_: all_["worker"]["build"].update(target="worker"), f"worker-cpu:{VERSION} is not what is built"),
     (lambda all_: all_["gpu-0"].update(read_only=False), "gpu-0: may do more"),
     (lambda all_: all_["exporter"].update(depends_on={}), "exporter: may outlive Redis"),
     (lambda all_: all_["gpu-3"]["environment"].update(STREAMFLEET_MODELL="a"), "STREAMFLEET_MODELL is no setting"),
