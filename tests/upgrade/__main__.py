@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamfleet.common.queue_configuration import PROTOCOLS
+from tests.fault.plan import Item, Kind, Step, body
 from tests.fault.random_plan import SHORT, Size, make_plan
 from tests.upgrade.release import Release, last
 from tests.upgrade.rollout import play
@@ -23,6 +24,17 @@ WORKERS = 4
 NO_FAULTS = {"kills": 0, "stops": 0, "restarts": 0, "others": 0, "points": 0, "poison": 0, "hanging": 0}
 QUICK = replace(SHORT, requests=240, seconds=6, **NO_FAULTS)
 FULL = replace(SHORT, requests=1_200, seconds=60, **NO_FAULTS)
+STOPPED = Step(
+    0.0,
+    "many",
+    tuple(
+        Item(f"stopped-{n}", f"stopped-{n}", Kind.CANCELLED, "normal", {"body": body(1_000)}, 1.0) for n in range(10)
+    ),
+)
+"""Requests that are cancelled while workers of the release run them; one worker alone has no room for all.
+
+The mutant `key` writes two results for each of them, and for other requests only by chance.
+"""
 MUTANTS = {
     "protocol": (
         "common/streamfleet/common/queue_configuration.py",
@@ -51,6 +63,7 @@ def roll(release: Release, size: Size, seed: int, mutant: str = "") -> list[str]
     if not mutant and release.protocol not in PROTOCOLS:
         return [f"{release.name} has protocol {release.protocol}, this checkout knows {PROTOCOLS}: no rollout can pass"]
     plan = make_plan(seed, size, WORKERS)
+    plan = replace(plan, producers=((STOPPED, *plan.producers[0]), *plan.producers[1:]))
     if mutant:  # it waits for what never comes
         plan = replace(plan, setup=replace(plan.setup, start_s=20.0, settle_s=20.0))
     with tempfile.TemporaryDirectory() as folder:
