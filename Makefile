@@ -28,7 +28,7 @@ demo-gateway: setup-vllm ## See OpenAI's API over HTTP on real parts: curl, the 
 test: setup-dev setup-vllm setup-bench setup-node setup-system ## Run all tests, the end-to-end run with real vLLM included (ARGS='-k name' for some)
 	@bash -c 'TIMEFORMAT="%lR, user %lU, sys %lS"; time "$$@"' - $(BIN)/pytest --numprocesses 5 $(ARGS)
 
-test-long: setup-dev setup-vllm setup-bench setup-node setup-system ## Run the tests that `make test` has no room for: scripts on Redis 6.2 and without guards, access rules, all bodies for vLLM (30 minutes)
+test-long: setup-dev setup-vllm setup-bench setup-node setup-system ## Run the tests that `make test` has no room for: scripts without guards and on Redis 6.2, access rules, all bodies for vLLM (30 minutes)
 	@$(BIN)/pytest --numprocesses 2 -m long $(ARGS)
 
 clients: setup-dev setup-vllm setup-node ## Clients of others, SDKs to benchmarks, ask a gateway as they do by default (about 10 minutes)

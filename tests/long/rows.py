@@ -19,6 +19,8 @@ class Row(NamedTuple):
     expected_until: str = ""
 
 
+WITHOUT_VLLM = "pytest --numprocesses=2 -m 'long and not needs_vllm'"
+WITH_VLLM = "pytest -m 'long and needs_vllm'"
 ROWS = (
     Row("fault", "tests.fault --seed {seed} --part 1/2"),
     Row("fault", "tests.fault --seed {seed} --part 2/2"),
@@ -39,7 +41,11 @@ ROWS = (
     Row("observe", "monitoring.observe --seconds 240"),  # it ends once all data came; on a busy machine, late
     Row("pods", "tests.pods"),
     Row("clients", "tests.clients"),
-    Row("test-long", "pytest --numprocesses 2 -m 'long and not needs_vllm'"),
-    Row("test-long", "pytest -m 'long and needs_vllm'"),
+    Row("test-long", f"{WITHOUT_VLLM} tests/scripts/test_mutants.py"),
+    Row("test-long", f"{WITHOUT_VLLM} tests/scripts --ignore tests/scripts/test_mutants.py"),
+    Row("test-long", f"{WITHOUT_VLLM} tests/security"),
+    Row("test-long", f"{WITHOUT_VLLM} --ignore tests/scripts --ignore tests/security"),
+    Row("test-long", f"{WITH_VLLM} tests/contract"),
+    Row("test-long", f"{WITH_VLLM} --ignore tests/contract"),
     Row("upgrade", "tests.upgrade --seed {seed}"),
 )

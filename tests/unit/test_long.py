@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import time
 from importlib.util import find_spec
@@ -98,6 +99,24 @@ def test_every_row_is_a_program_and_a_target_of_the_makefile(repository: Path) -
         spec = find_spec(module)
         assert spec is not None
         assert spec.submodule_search_locations is None or find_spec(f"{module}.__main__") is not None
+
+
+def test_the_rows_of_test_long_run_each_file_once_without_vllm_and_once_with_it(repository: Path) -> None:
+    files = sorted(path.relative_to(repository) for path in (repository / "tests").rglob("test_*.py"))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("paths", nargs="*")
+    parser.add_argument("--ignore", action="append", default=[])
+    parser.add_argument("-m", dest="expression")
+    run: dict[str, list[Path]] = {"long and not needs_vllm": [], "long and needs_vllm": []}
+    for row in ROWS:
+        if row.target == "test-long":
+            given, _ = parser.parse_known_args(shlex.split(row.command)[1:])
+            paths = given.paths or ["tests"]
+            run[given.expression] += [
+                file for file in files
+                if any(map(file.is_relative_to, paths)) and not any(map(file.is_relative_to, given.ignore))
+            ]  # fmt: skip
+    assert [sorted(each) for each in run.values()] == [files, files]
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------
