@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from tests.fuzz.fleet import Findings, FuzzedFleet
 from tests.fuzz.histories import break_scripts, play_damaged, play_labelled, play_plain
-from tests.scripts.mutants.by_history import guards
+from tests.scripts.by_history import SEEDS
 from tests.servers import newest
 from tests.support.redis_server import RedisServer, find_servers
 
@@ -67,7 +67,7 @@ def _play(url: str, seed: int, steps: int) -> list[str]:
             task = progress.add_task(name, total=steps)
             problems += play(url, seed, steps, partial(_tell, progress, task))
         if steps:
-            task = progress.add_task("missing guards", total=len(guards()))
+            task = progress.add_task("missing guards", total=len(SEEDS))
             problems += break_scripts(url, partial(_tell, progress, task))
     return problems
 

@@ -10,6 +10,7 @@ from streamfleet.common.broker.types import Home, Pulled, Role, TenantRule
 from streamfleet.worker.services.homes import keep_homes
 from streamfleet.worker.services.turn import take_turn
 from tests.scripts.harness import NOW, Queue, ids
+from tests.scripts.mutants import fails_without
 
 D = 1_000
 """Longest time for which an idle worker leaves a request to another."""
@@ -46,6 +47,7 @@ async def home_and_other(queue: Queue) -> tuple[str, str]:
     return ("w1", "w2") if number == "1" else ("w2", "w1")
 
 
+@fails_without("affinity: a session stays where its cache is")
 async def test_turns_of_a_session_go_to_the_worker_of_the_first(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for turn in range(1, 6):
@@ -62,6 +64,7 @@ async def test_sessions_spread_over_the_least_loaded(queue: Queue) -> None:
     assert len(await take(queue, "w2")) == 3
 
 
+@fails_without("affinity: homes spread in an idle fleet")
 async def test_homes_spread_in_an_idle_fleet(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     taken = []
@@ -83,6 +86,9 @@ async def test_a_request_without_session_goes_to_anybody_in_order(queue: Queue) 
     assert await take(queue, "w1") == [f"{NOW}-1", f"{NOW}-2"]
 
 
+@fails_without("affinity: what waits for another is left to it for a second")
+@fails_without("affinity: who takes it is its home")
+@fails_without("affinity: it is left to its home for a whole second", ", URGENT, AHEAD = 1000", ", URGENT, AHEAD = 500")
 async def test_an_idle_worker_takes_what_has_waited_long(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -97,6 +103,7 @@ async def test_an_idle_worker_takes_what_has_waited_long(queue: Queue) -> None:
     assert await take(later, "w2") == [f"{NOW + D}-1"]
 
 
+@fails_without("order: a clock that is set back holds nothing up")
 async def test_a_clock_that_is_set_back_holds_nothing_up(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -105,6 +112,9 @@ async def test_a_clock_that_is_set_back_holds_nothing_up(queue: Queue) -> None:
     assert await take(queue.at(NOW - 500_000), "w2") == [f"{NOW}-1", f"{NOW + 5}-1"]
 
 
+@fails_without(
+    "homes: one that has been silent for a minute is lost", " or silent[name] >= GONE_MS", "", service="homes"
+)
 async def test_times_of_homes_and_sessions_are_not_ahead_of_a_clock_that_was_set_back(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first", program="its")
@@ -120,6 +130,8 @@ async def test_times_of_homes_and_sessions_are_not_ahead_of_a_clock_that_was_set
     assert "loads" not in await queue.dump(), "nobody has asked since"
 
 
+@fails_without("affinity: a session that has come meanwhile stays")
+@fails_without("affinity: who has asked meanwhile stays a home")
 async def test_what_has_come_since_the_look_stays(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -158,6 +170,7 @@ async def test_what_was_interrupted_elsewhere_goes_where_nothing_else_is(queue: 
     assert await take(queue, home, 1) == [f"{NOW}-2"]
 
 
+@fails_without("order: a tenant at its limit hides nobody's interrupted request")
 async def test_a_tenant_at_its_limit_hides_nobodys_interrupted_request(queue: Queue) -> None:
     """However many of its requests were interrupted."""
     queue, numbers = queue.with_limits(lane_limit=1_000), range(1, 131)
@@ -202,14 +215,19 @@ async def left_to_its_home(queue: Queue, deadline_ms: int, until_ms: int) -> Non
     assert (claim.lease.stream_id, claim.passed_ms) == (f"{NOW}-1", until_ms)
 
 
+@fails_without("affinity: what another home is late with goes first if it is near, or has waited for long")
 async def test_what_will_be_late_soon_goes_to_anybody(queue: Queue) -> None:
     await left_to_its_home(queue, deadline_ms=D + 2_000, until_ms=D)
 
 
+@fails_without(
+    "affinity: what another home is late with goes first after a while, too", " or young(late, LONG) == 0 then", " then"
+)
 async def test_what_has_waited_long_goes_to_anybody(queue: Queue) -> None:
     await left_to_its_home(queue, deadline_ms=20_000, until_ms=10 * D)
 
 
+@fails_without("affinity: in its turn another home's is taken after a while")
 async def test_in_its_tenants_turn_it_goes_to_anybody_after_a_while(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", tenant="a", session="its")
@@ -231,6 +249,12 @@ async def test_what_another_home_is_late_with_hides_nothing_that_is_taken_after_
     assert await take(queue.at(NOW + 3 * D), "w2") == [f"{NOW}-1", f"{NOW}-3", f"{NOW}-2", f"{NOW}-4"]
 
 
+@fails_without("affinity: its own goes first only if its tenant has nothing that has to run soon")
+@fails_without(
+    "affinity: what has to run soon goes before its own",
+    "if not (first <= now_ms() + URGENT and row.rank > first + W) then",
+    "if true then",
+)
 async def test_its_own_goes_first_unless_its_tenant_has_something_that_has_to_run_soon(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number, deadline_ms in enumerate((12_000, 11_000, 13_000)):
@@ -243,6 +267,10 @@ async def test_its_own_goes_first_unless_its_tenant_has_something_that_has_to_ru
     assert await take(queue.at(NOW + 1_001), home, 1) == [f"{NOW}-1"]
 
 
+@fails_without("affinity: what waits for who is lost is anybody's")
+@fails_without(
+    "homes: one that asks for nothing loses what waits for it", "ms < SILENT_MS for ms", "True for ms", service="homes"
+)
 async def test_who_asks_for_nothing_loses_what_waits(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number in range(1, 4):
@@ -299,6 +327,7 @@ async def test_a_home_that_takes_little_holds_nothing_up_beside_an_idle_worker(q
     assert max(waited.values()) <= D + 1
 
 
+@fails_without("affinity: a worker that comes back is new")
 async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -310,6 +339,7 @@ async def test_a_worker_that_comes_back_is_new(queue: Queue) -> None:
     assert await take(queue, "w2") == [f"{NOW}-2"]
 
 
+@fails_without("order: what is freed can be taken at once")
 async def test_a_worker_that_comes_back_takes_at_once_what_waited_for_it(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("low", f"{NOW}-1", session="first")  # in the last lane nothing else writes what was freed
@@ -317,6 +347,7 @@ async def test_a_worker_that_comes_back_takes_at_once_what_waited_for_it(queue: 
     assert await take(queue, "w1", start="b") == [f"{NOW}-1"]
 
 
+@fails_without("affinity: a home that was lost in this call is none", "load < LOST and load, nil", "load, nil")
 async def test_what_comes_as_its_home_starts_again_goes_to_another(queue: Queue) -> None:
     """The pull that loses a home brings arrivals in order, too."""
     await meet(queue, "w1", "w2")
@@ -327,6 +358,7 @@ async def test_what_comes_as_its_home_starts_again_goes_to_another(queue: Queue)
     assert await take(queue, "w2") == [f"{NOW}-1"]
 
 
+@fails_without("deregister: who is gone is no home")
 async def test_what_waits_for_who_leaves_goes_to_anybody(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.broker.heartbeat("w1", {})
@@ -336,6 +368,7 @@ async def test_what_waits_for_who_leaves_goes_to_anybody(queue: Queue) -> None:
     assert await take(queue, "w2") == [f"{NOW}-1"]
 
 
+@fails_without("affinity: a beginning goes where it was read before")
 async def test_a_beginning_that_comes_again_has_a_home(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", body=prompt("x"))
@@ -355,6 +388,7 @@ async def test_without_sessions_nothing_is_kept(queue: Queue) -> None:
     assert {"tickets", "sessions", "loads"}.isdisjoint(dump)
 
 
+@fails_without("affinity: a beginning counts when it comes again")
 async def test_a_beginning_that_comes_once_is_anybodys(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     for number, text in enumerate("abcdefgh"):
@@ -383,6 +417,7 @@ async def test_what_was_ready_before_the_first_session_is_taken_too(queue: Queue
     assert await take(queue, "w1") == [f"{NOW}-4"]
 
 
+@fails_without("leave: its ticket goes")
 async def test_a_cancelled_request_leaves_its_sets(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -394,6 +429,8 @@ async def test_a_cancelled_request_leaves_its_sets(queue: Queue) -> None:
     assert not [key for key in await queue.dump() if key.startswith(("ready:", "tickets"))]
 
 
+@fails_without("homes: sessions that nobody uses are forgotten", "now_ms - ms > UNUSED_MS", "False", service="homes")
+@fails_without("homes: without sessions nothing is asked", "else len(names)", "else None", service="homes")
 async def test_nothing_is_left_of_sessions_that_nobody_uses(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     later = queue.at(NOW + 3_600_001)
@@ -406,6 +443,8 @@ async def test_nothing_is_left_of_sessions_that_nobody_uses(queue: Queue) -> Non
     assert {"tickets", "sessions", "loads"}.isdisjoint(await later.dump())
 
 
+@fails_without("affinity: a key of another type is left alone")
+@fails_without("order: a key of another type is left alone")
 async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
     await meet(queue, "w1")
     for number, key in enumerate((queue.keys.sessions, queue.keys.tickets, queue.keys.loads)):
@@ -417,6 +456,7 @@ async def test_keys_of_another_type_are_left_alone(queue: Queue) -> None:
         await queue.command("DEL", key)
 
 
+@fails_without("homes: what is no number is none", "if not name.isdigit()", "if False", service="homes")
 async def test_what_hands_add_to_the_homes_is_taken_out(queue: Queue) -> None:
     await meet(queue, "w1")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -438,6 +478,7 @@ async def test_what_hands_add_to_a_ready_set_is_dropped(queue: Queue) -> None:
     assert not [key for key in await queue.dump() if key.startswith("ready:")]
 
 
+@fails_without("affinity: a home is woken for what comes to it")
 async def test_an_idle_home_is_woken_for_what_comes_to_it(queue: Queue) -> None:
     await meet(queue, "w1", "w2", "w3")
     for worker in ("w3", "w2"):
@@ -450,6 +491,7 @@ async def test_an_idle_home_is_woken_for_what_comes_to_it(queue: Queue) -> None:
     assert await queue.command("EXISTS", queue.keys.wake_up("w1")) == 0
 
 
+@fails_without("order: what waits for a home wakes nobody else")
 async def test_what_waits_for_a_home_that_is_busy_wakes_nobody(queue: Queue) -> None:
     await meet(queue, "w1", "w2", "w3")
     assert (await pull(queue, "w3", 5)).role is Role.WATCHER
@@ -467,6 +509,7 @@ async def test_a_watching_home_is_woken_by_the_wake_stream(queue: Queue) -> None
     assert (await queue.dump())["wake"]["undelivered"] == 1
 
 
+@fails_without("affinity: a wake-up reaches the watcher that it was for")
 async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
     await meet(queue, "w1", "w2", "w3")
     for worker in ("w1", "w2"):
@@ -480,6 +523,7 @@ async def test_a_wake_up_of_another_watcher_is_passed_on(queue: Queue) -> None:
         assert (await queue.dump()).get("wake", {}).get("undelivered", 0) == left
 
 
+@fails_without("order: its ticket goes")
 async def test_tenants_take_turns_among_what_is_there(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW - 1}-1", session="first", tenant="a")
@@ -524,6 +568,7 @@ async def test_what_no_tenant_may_run_wakes_nobody(queue: Queue) -> None:
     assert await queue.read([]) == []
 
 
+@fails_without("affinity: what has ended is no load")
 async def test_what_has_ended_is_no_load(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     await queue.add("high", f"{NOW}-1", session="first")
@@ -533,6 +578,7 @@ async def test_what_has_ended_is_no_load(queue: Queue) -> None:
     assert (await queue.dump())["loads"] == [("1", 0), ("2", 0)]
 
 
+@fails_without("homes: the number of sessions is bounded", "max(0, known - MOST_RECORDS)", "0", service="homes")
 async def test_the_number_of_sessions_is_bounded(queue: Queue) -> None:
     await meet(queue, "w1", "w2")
     many = [word for number in range(100_000) for word in (f"s{number:016x}", f"{NOW - number} 1.00 1")]
@@ -546,6 +592,7 @@ async def test_the_number_of_sessions_is_bounded(queue: Queue) -> None:
     assert await queue.command("HLEN", queue.keys.sessions) <= before
 
 
+@fails_without("affinity: what waited for lost homes is freed in bounded calls", "room, left = room - freed,", "left =")
 async def test_what_waited_for_many_lost_homes_is_freed_in_bounded_calls(queue: Queue) -> None:
     keys = queue.keys
     homes, waiting = 9, 200

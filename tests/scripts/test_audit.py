@@ -11,6 +11,7 @@ from streamfleet.common.replies import mapping
 from streamfleet.operator.snapshot import take_snapshot
 from tests.scripts.breaking import build_labelled
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 
 async def a_bit_of_everything(queue: Queue) -> None:
@@ -58,6 +59,7 @@ async def test_what_waits_with_a_label_is_ready(queue: Queue) -> None:
     assert audit.problems() == []
 
 
+@fails_without("audit: entries are bounded", "most + 1, 4194304,", "1e9, 4194304,")
 async def test_too_many_undelivered_entries_are_not_counted_and_no_problem(queue: Queue) -> None:
     await a_bit_of_everything(queue)
     for number in range(300):
@@ -69,6 +71,7 @@ async def test_too_many_undelivered_entries_are_not_counted_and_no_problem(queue
     assert (await queue.broker.audit(bound=301)).lanes[1].undelivered == 301
 
 
+@fails_without("audit: bytes are bounded", "most + 1, 4194304,", "most + 1, 1e9,")
 async def test_counting_copies_a_bounded_number_of_bytes(queue: Queue) -> None:
     for number in range(10):
         await queue.add("high", f"1000-{number}", body="b" * 1_000_000)

@@ -12,6 +12,7 @@ from streamfleet.common.errors import UnknownRequest
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import NOW, Queue, ids, submission
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 
 HOUR_MS = 3_600_000
 
@@ -75,6 +76,7 @@ async def test_an_id_that_the_queue_has_never_seen_blocks_nothing(queue: Queue, 
     assert await queue.dump() == before
 
 
+@fails_without("cancel: an id that the queue has never seen blocks nothing")
 async def test_what_comes_after_its_cancel_runs(queue: Queue) -> None:
     for _ in range(2):
         with pytest.raises(UnknownRequest):
@@ -113,6 +115,9 @@ async def test_what_came_by_a_plain_xadd_is_found_wherever_it_waits_or_runs(queu
     assert (await queue.broker.audit()).problems() == []
 
 
+@fails_without("cancel: a long queue is looked through in bounded calls")
+@fails_without("cancel: the first entry of a lane is read alone", "bytes, chunk = 0, 0, 1", "bytes, chunk = 0, 0, 64")
+@fails_without("cancel: what came by a plain XADD is looked for to the end")
 async def test_a_long_queue_is_looked_through_in_bounded_calls(queue: Queue) -> None:
     for number in range(7):
         await queue.add("low", f"{1000 + number}-0", body="b" * 300_000, id=f"o{number}")
@@ -130,6 +135,9 @@ async def test_a_long_queue_is_looked_through_in_bounded_calls(queue: Queue) -> 
     assert calls == 4
 
 
+@fails_without(
+    "notification: none of a result to which more is added", "status ~= 'cancelled' and values or nil", "values"
+)
 async def test_the_result_of_a_cancelled_request_does_not_come_with_its_notification(queue: Queue) -> None:
     """Fields of its entry are added to it."""
     await queue.broker.enqueue([submission("r1", reply="me")])
@@ -202,6 +210,7 @@ async def test_a_full_redis_still_cancels(queue: Queue) -> None:
 # -- where the entry is ------------------------------------------------------------------------------------
 
 
+@fails_without("leave: no longer ready")
 async def test_one_that_waits_staged_leaves_its_lane_at_once(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1"), submission("r2")])
     await queue.pull("w1", 0)
@@ -215,6 +224,7 @@ async def test_one_that_waits_staged_leaves_its_lane_at_once(queue: Queue) -> No
     assert [claim.lease.request_id for claim in (await queue.pull("w1", 2)).claims] == ["r2"]
 
 
+@fails_without("cancel: no longer delayed")
 async def test_one_that_waits_for_its_next_try_leaves_its_lane_at_once(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     await queue.retry("w1", await queue.claim(), delay_ms=60_000)
@@ -225,6 +235,7 @@ async def test_one_that_waits_for_its_next_try_leaves_its_lane_at_once(queue: Qu
     await sound(queue)
 
 
+@fails_without("cancel: what a watcher has was not staged yet")
 async def test_one_that_a_watcher_was_just_given_leaves_its_lane_and_the_watcher_goes_on(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1"), submission("r2")])
     hints = await queue.hand_out()
@@ -237,6 +248,7 @@ async def test_one_that_a_watcher_was_just_given_leaves_its_lane_and_the_watcher
     assert (await queue.dump())["counts"] == {"staged": "2", "cancelled": "1"}
 
 
+@fails_without("cancel: not what a worker has", "if row and row[2] ~= NOBODY or not pcall", "if not pcall")
 async def test_a_running_one_that_is_known_stays_with_its_worker(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     lease = await queue.claim()
@@ -246,6 +258,7 @@ async def test_a_running_one_that_is_known_stays_with_its_worker(queue: Queue) -
     assert (await queue.dump())["counts"] == {"staged": "1", "cancelled": "1"}
 
 
+@fails_without("cancel: counted as staged once", "\n      or staged and encode_id(entry_id) <= encode_id(staged)", "")
 async def test_one_that_comes_again_from_a_group_made_anew_is_counted_once(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     await queue.pull("w1", 0)
@@ -266,6 +279,7 @@ async def test_one_in_a_lane_without_a_group_leaves_it_at_once(queue: Queue) -> 
     assert (await queue.broker.audit()).problems() == []
 
 
+@fails_without("cancel: not another request's entry", "if entry and entry.id == id then return", "if entry then return")
 async def test_a_record_that_names_another_entry_removes_nothing(queue: Queue) -> None:
     """A record may name any entry, because every producer may write records."""
     (other,) = await queue.broker.enqueue([submission("r2")])
@@ -274,6 +288,7 @@ async def test_a_record_that_names_another_entry_removes_nothing(queue: Queue) -
     assert [claim.lease.request_id for claim in (await queue.pull()).claims] == ["r2"]
 
 
+@fails_without("cancel: the stream id as the lane has it", "return lane, row[1], entry", "return lane, given, entry")
 async def test_a_record_that_writes_its_entry_otherwise_leaves_no_trace_of_it(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1")
     await queue.pull("w1", 0)
@@ -283,6 +298,7 @@ async def test_a_record_that_writes_its_entry_otherwise_leaves_no_trace_of_it(qu
     await sound(queue)
 
 
+@fails_without("cancel: also beside a key of another type", " or not pcall(require_types) then", " then")
 async def test_a_key_of_another_type_leaves_the_entry_where_it_is(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     await queue.command("SET", queue.keys.counts, "by hand")
@@ -313,6 +329,11 @@ async def test_a_cancelled_request_never_runs_however_long_its_lane_is_paused(qu
     assert (await short.dump())["counts"] == {"staged": "1", "cancelled": "1"}
 
 
+@fails_without(
+    "discard duplicate: then the result lives as any",
+    "unpack(values))\n    call('PEXPIRE', result_key(request_id), cfg.result_ttl_ms)\n",
+    "unpack(values))\n",
+)
 async def test_the_result_of_what_is_not_found_outlives_a_request_that_waits_and_then_lives_as_any(
     queue: Queue,
 ) -> None:
@@ -328,6 +349,7 @@ async def test_the_result_of_what_is_not_found_outlives_a_request_that_waits_and
         assert queue.limits.result_ttl_ms - HOUR_MS < left <= queue.limits.result_ttl_ms
 
 
+@fails_without("cancel: its result outlives what it may still meet", ".record_ttl_ms or ARGV", ".result_ttl_ms or ARGV")
 async def test_a_running_one_that_goes_back_to_its_lane_stays_cancelled(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1")
     assert await queue.broker.cancel("r1")
@@ -342,6 +364,7 @@ async def test_an_id_cancelled_ahead_is_not_enqueued(queue: Queue) -> None:
     assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.ANSWERED, "")]
 
 
+@fails_without("ask: also on a full server")
 @pytest.mark.every_release
 async def test_a_full_redis_takes_what_workers_are_asked_for(queue: Queue) -> None:
     """It is they who make room."""

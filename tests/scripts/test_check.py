@@ -10,6 +10,7 @@ from streamfleet.common.protocol import Lane, Status
 from streamfleet.operator.snapshot import read_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, submission
 from tests.scripts.keyspace import text
+from tests.scripts.mutants import fails_without
 
 
 async def consumers(queue: Queue, lane: str = "high") -> set[str]:
@@ -32,6 +33,7 @@ async def test_a_full_redis_still_takes_signs_of_life(queue: Queue) -> None:
     assert await queue.broker.workers() == {"w1": {"seen_ms": NOW}}
 
 
+@fails_without("deregister: no watch of the gone")
 async def test_a_worker_that_leaves_is_forgotten(queue: Queue) -> None:
     lease = await queue.running()
     await queue.broker.heartbeat("w1", {})
@@ -55,6 +57,7 @@ async def test_a_worker_that_holds_something_is_not_forgotten(queue: Queue) -> N
     assert await queue.broker.deregister("w1") == 1
 
 
+@fails_without("deregister: not the living", "if seen < now - silent_ms then forget(flat[i]) end", "forget(flat[i])")
 async def test_silent_workers_are_forgotten_and_living_ones_are_not(queue: Queue) -> None:
     await queue.broker.heartbeat("old", {})
     await queue.at(NOW + 60).broker.heartbeat("new", {})

@@ -10,6 +10,7 @@ from streamfleet.common.protocol import Status
 from streamfleet.common.replies import mapping
 from tests.scripts.harness import BODY, ERROR, Queue, entry, submission
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 
 
 async def test_an_outcome_is_published_and_its_entry_removed(queue: Queue) -> None:
@@ -100,6 +101,11 @@ async def test_a_late_outcome_of_an_earlier_attempt_of_the_same_worker_writes_no
     assert await queue.complete("w1", second) == [CompleteCode.PUBLISHED]
 
 
+@fails_without(
+    "complete: published before by this very attempt",
+    "return result[1] == worker and tonumber(result[2]) == attempt and result[3] == entry_name(lane, id)",
+    "return result[1] == worker",
+)
 async def test_an_outcome_sent_again_after_a_lost_answer_says_so(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1", reply="me")
     await queue.complete("w1", lease)
@@ -202,6 +208,12 @@ async def test_a_reply_stream_is_bounded(queue: Queue) -> None:
     assert 100 <= len((await queue.dump())["reply:me"]) < 250
 
 
+@fails_without(
+    "notification: a result's field `id` is not the request's",
+    "values[n + 1], values[n + 2] = 'id', request_id   -- the last of a name counts\n"
+    "      tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', unpack(values, 1, n + 2))",
+    "tell(key, 'MAXLEN', '~', cfg.reply_cap, '*', 'id', request_id, unpack(values, 1, n))",
+)
 async def test_a_small_result_comes_with_its_notification(queue: Queue) -> None:
     await finish(queue, "x" * 4_000)
     stored = mapping(await queue.command("HGETALL", queue.keys.result("r1")))
@@ -209,11 +221,14 @@ async def test_a_small_result_comes_with_its_notification(queue: Queue) -> None:
     assert await told(queue) == [("r1", stored)]
 
 
+@fails_without("notification: a large result does not come along", "and bytes <= 4096", "")
 async def test_a_result_of_over_four_kib_does_not_come_along(queue: Queue) -> None:
     await finish(queue, "x" * 4_100)
     assert await told(queue) == [("r1", None)]
 
 
+@fails_without("notification: no result behind many", "values and room > 0", "values")
+@fails_without("notification: those of the same call count", "told[key] = room - 1", "told[key] = room")
 async def test_no_result_comes_behind_two_hundred_notifications(queue: Queue) -> None:
     """198 that nobody has read, and another one of the same call."""
     last = await notify(queue, 198)
@@ -224,6 +239,7 @@ async def test_no_result_comes_behind_two_hundred_notifications(queue: Queue) ->
     assert [fields is not None for _, fields in await told(queue, last)] == [True, True, False]
 
 
+@fails_without("notification: results do not outlive their time in a reply stream", "length == 0 then", "length then")
 async def test_a_reply_stream_lives_from_its_first_notification_on(queue: Queue) -> None:
     """Longer, and a result would stay in it for longer than it is kept."""
     await finish(queue, "x")
@@ -257,6 +273,7 @@ async def told(queue: Queue, after: str = "0-0") -> Notifications:
     return (await queue.broker.read_replies("me", after, 1))[1]
 
 
+@fails_without("complete: two outcomes of one id in one call", "absent and not (tried and tried[request_id])", "absent")
 async def test_two_outcomes_of_one_id_in_one_call_are_one_result(queue: Queue) -> None:
     first = await queue.running("high", "1000-0", id="r1")
     second = await queue.running("low", "1000-0", id="r1")

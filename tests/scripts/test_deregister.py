@@ -6,6 +6,7 @@ import json
 
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 from tests.scripts.test_check import consumers
 
 SILENT_MS = 60_000
@@ -17,6 +18,10 @@ async def leave_consumers(queue: Queue, *names: str) -> None:
         await queue.command("XGROUP", "CREATECONSUMER", queue.keys.lane("high"), GROUP, name)
 
 
+@fails_without(
+    "deregister: consumers that nobody describes", "        looked_at[name] = true\n        forget(name)\n", ""
+)
+@fails_without("deregister: not before they were silent", " and named(row, 'idle') >= silent_ms then", " then")
 async def test_a_consumer_that_nobody_describes_goes_by_its_own_silence(queue: Queue) -> None:
     """A worker that died before its first sign of life, or whose description was deleted by hand."""
     await leave_consumers(queue, "w1", "w2")
@@ -26,6 +31,7 @@ async def test_a_consumer_that_nobody_describes_goes_by_its_own_silence(queue: Q
     assert await consumers(queue) == set()
 
 
+@fails_without("deregister: a sign of life from before the clock was set back counts as one of now")
 async def test_a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_of_now(queue: Queue) -> None:
     await queue.at(NOW + 3_600_000).broker.heartbeat("w1", {"models": ["m"]})
     assert await queue.broker.deregister(silent_ms=SILENT_MS, look_only=True) == 0
@@ -34,6 +40,7 @@ async def test_a_sign_of_life_from_before_the_clock_was_set_back_counts_as_one_o
     assert await queue.at(NOW + SILENT_MS + 1).broker.deregister(silent_ms=SILENT_MS) == 1
 
 
+@fails_without("deregister: not the living, however idle their consumers", "not looked_at[name] and ", "")
 async def test_neither_the_living_nor_nobody_go_however_long_they_were_idle(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.hand_out()
@@ -77,6 +84,7 @@ async def test_a_name_that_came_back_is_alive(queue: Queue) -> None:
     assert json.loads((await queue.dump())["workers"]["w1"])["pid"] == 2
 
 
+@fails_without("deregister: bounded", "forgotten >= most or not holds_nothing(worker)", "not holds_nothing(worker)")
 async def test_one_call_forgets_a_bounded_number(queue: Queue) -> None:
     await leave_consumers(queue, *(f"w{number}" for number in range(25)))
     for number in range(25):
@@ -88,6 +96,7 @@ async def test_one_call_forgets_a_bounded_number(queue: Queue) -> None:
     assert "workers" not in await queue.dump()
 
 
+@fails_without("deregister: looking forgets nobody")
 async def test_counting_forgets_nobody(queue: Queue) -> None:
     await leave_consumers(queue, "w1")
     await queue.broker.heartbeat("w2", {})
@@ -111,6 +120,8 @@ async def test_a_full_redis_lets_them_go(queue: Queue) -> None:
         assert await queue.broker.deregister(silent_ms=0) == 1
 
 
+@fails_without("deregister: a fleet looks for the gone now and then, not each of its workers")
+@fails_without("deregister: a clock set back delays nothing", "since >= 0 and since < pause_ms", "since < pause_ms")
 async def test_nobody_is_looked_for_again_during_the_pause(queue: Queue) -> None:
     """Each worker of a fleet asks for it once a minute, and it looks at all of them."""
     await leave_consumers(queue, "w1", "w2", "w3")

@@ -7,6 +7,7 @@ from itertools import accumulate
 from streamfleet.common.broker.types import Completion, Lease, Submission, TokenGroup
 from streamfleet.common.protocol import Lane, Status
 from tests.scripts.harness import BODY, NOW, Queue
+from tests.scripts.mutants import fails_without
 
 BOUND = 100_000
 GRACE_MS = 60_000
@@ -69,6 +70,9 @@ async def bytes_of(queue: Queue, name: str) -> int:
     return sum([await queue.command("MEMORY", "USAGE", key, "SAMPLES", 0) or 0 for key in keys])
 
 
+@fails_without("bounded: by its tenant")
+@fails_without("bounded: what ended first goes")
+@fails_without("bounded: the list goes with its results")
 async def test_the_oldest_go_first_and_those_of_others_stay(queue: Queue) -> None:
     small = with_little_room(queue)
     await answer(small, asked("b1", "b"), asked("free", bounded=False), asked("nobody", ""))
@@ -83,6 +87,7 @@ async def test_the_oldest_go_first_and_those_of_others_stay(queue: Queue) -> Non
     assert 0 < await small.command("PTTL", small.keys.ended("a")) <= 2 * small.limits.result_ttl_ms
 
 
+@fails_without("bounded: only what asks for it", "[i] == 'bounded' and values[i + 1] == '1' and", "[i] == 'tenant' and")
 async def test_who_does_not_ask_for_it_is_not_bounded(queue: Queue) -> None:
     small = with_little_room(queue)
     await answer(small, *(asked(f"a{number}", bounded=False) for number in range(60)))
@@ -90,6 +95,8 @@ async def test_who_does_not_ask_for_it_is_not_bounded(queue: Queue) -> None:
     assert all([await stays(small, f"{kind}{number}") for number in range(60) for kind in "an"])
 
 
+@fails_without("bounded: an id goes with its result")
+@fails_without("bounded: tokens go with their result")
 async def test_a_result_that_goes_takes_its_id_and_tokens_along(queue: Queue) -> None:
     small = with_little_room(queue)
     (lease,) = await claimed(small, asked("a0", stream="1"))
@@ -110,6 +117,8 @@ async def test_tokens_count(queue: Queue) -> None:
     assert BOUND * 0.5 < await bytes_that_stay(small) <= BOUND
 
 
+@fails_without("bounded: large ones go sooner", "id and tonumber(own) > 65536 and 10000 or 60000", "60000")
+@fails_without("bounded: the newest stays", " or total <= tonumber(upto)) then return end", ") then return end")
 async def test_a_large_answer_takes_the_place_of_many_small_ones_and_stays(queue: Queue) -> None:
     small = with_little_room(queue)
     await answer(small, *(asked(f"a{number}") for number in range(40)), size=10)
@@ -139,6 +148,7 @@ async def end_in_every_way(queue: Queue) -> list[str]:
     return ["waiting", "late", *names]
 
 
+@fails_without("bounded: cancelled ones too")
 async def test_every_ending_counts_once(queue: Queue) -> None:
     small = with_little_room(queue)
     names = await end_in_every_way(small)
@@ -161,6 +171,9 @@ FIELDS = {
 SIZES = (1, 65, 100, 500, 1_025, 2_500, 4_097, 5_200, 20_481, 70_000, 300_000)
 
 
+@fails_without("bounded: a result counts", "{result, record_key(request_id),", "{record_key(request_id),")
+@fails_without("bounded: an id counts", ", record_key(request_id), tokens_key(request_id)", ", tokens_key(request_id)")
+@fails_without("bounded: what was streamed counts", "(request_id), tokens_key(request_id)}", "(request_id)}")
 async def test_no_less_is_counted_than_redis_takes(queue: Queue) -> None:
     """Only the server knows how far it rounds up: with glibc's allocator that depends on what was freed before."""
     roomy = queue.with_limits(tenant_result_bytes=10**9, lane_limit=1_000)
@@ -183,6 +196,9 @@ async def test_no_less_is_counted_than_redis_takes(queue: Queue) -> None:
         assert taken + in_list <= counted[name] <= 1.5 * taken + 1_200, name
 
 
+@fails_without(
+    "bounded: the list stays while its results do", " or math.floor(before / 32768) ~= math.floor(total / 32768) ", " "
+)
 async def test_the_list_stays_while_requests_end(queue: Queue) -> None:
     """Also where as many go as come, so that its length stays the same."""
     small = with_little_room(queue)
@@ -194,6 +210,7 @@ async def test_the_list_stays_while_requests_end(queue: Queue) -> None:
     assert await small.command("PTTL", small.keys.ended("a")) > small.limits.result_ttl_ms
 
 
+@fails_without("bounded: a request that was sent again keeps its id", "id), grace_ms) == 1 then", "id), grace_ms) then")
 async def test_a_request_that_is_sent_again_and_waits_keeps_its_id(queue: Queue) -> None:
     small = with_little_room(queue)
     await answer(small, asked("a0"))
@@ -206,6 +223,7 @@ async def test_a_request_that_is_sent_again_and_waits_keeps_its_id(queue: Queue)
     assert await stays(small, "a0")
 
 
+@fails_without("bounded: a list that was overwritten by hand is begun anew")
 async def test_a_list_of_another_type_stops_nobody_and_is_begun_anew(queue: Queue) -> None:
     small = with_little_room(queue)
     await small.command("SET", small.keys.ended("a"), "by hand")

@@ -10,6 +10,7 @@ from streamfleet.common.broker.types import TOO_MANY_BYTES, EnqueueCode
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import BODY, Queue, submission
+from tests.scripts.mutants import fails_without
 
 
 async def test_accepted_requests_stand_in_their_lanes_and_are_recorded(queue: Queue) -> None:
@@ -48,6 +49,7 @@ async def test_an_id_with_another_content_is_a_conflict(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("enqueue: not what ended", "count > 0 and call('EXISTS', unpack(KEYS, before + 1 + count)) > 0", "false")
 async def test_an_id_that_has_a_result_already_is_not_queued(queue: Queue) -> None:
     await queue.broker.cancel("r1", before_ms=60_000)
     before = await queue.dump()
@@ -56,6 +58,7 @@ async def test_an_id_that_has_a_result_already_is_not_queued(queue: Queue) -> No
     assert await queue.dump() == before
 
 
+@fails_without("enqueue: only that which ended", "if answered and call('EXISTS', result) == 1 then", "if answered then")
 async def test_of_many_only_those_that_have_a_result_are_not_queued(queue: Queue) -> None:
     await queue.broker.cancel("r2", before_ms=60_000)
     answers = await queue.broker.enqueue([submission(f"r{number}") for number in range(4)])
@@ -118,6 +121,8 @@ async def test_the_record_outlives_the_entry(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("enqueue: lanes are bounded")
+@fails_without("enqueue: within one call too")
 async def test_a_lane_takes_no_more_than_its_limit_by_its_length(queue: Queue) -> None:
     small = queue.with_limits(lane_limit=2)
     await queue.add("high", "1000-0")
@@ -144,6 +149,7 @@ async def test_a_full_lane_still_knows_what_it_accepted(queue: Queue) -> None:
 LARGE = "x" * 100_000
 
 
+@fails_without("enqueue: lanes are bounded in bytes")
 async def test_a_lane_takes_no_more_large_requests_than_its_limit_of_bytes(queue: Queue) -> None:
     """Also where plain XADDs filled it: the server is asked what the lane takes."""
     narrow = queue.with_limits(lane_bytes=1_000_000)
@@ -163,6 +169,7 @@ async def test_a_lane_takes_no_more_large_requests_than_its_limit_of_bytes(queue
     assert again.code is EnqueueCode.ACCEPTED, "there is room again at once"
 
 
+@fails_without("enqueue: bytes of one call too")
 async def test_the_bytes_of_one_call_count_together(queue: Queue) -> None:
     narrow = queue.with_limits(lane_bytes=1_000_000)
     answers = await narrow.broker.enqueue([submission(f"r{number}", body=LARGE) for number in range(12)])

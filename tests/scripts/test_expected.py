@@ -12,6 +12,7 @@ from streamfleet.common.protocol import Lane
 from streamfleet.operator.snapshot import read_queue
 from streamfleet.worker.services.pace import measure_pace
 from tests.scripts.harness import NOW, Queue, ids
+from tests.scripts.mutants import fails_without
 
 FAR = NOW + 10**7
 NO_LIMIT = '{"messages":[]}'
@@ -130,6 +131,12 @@ async def test_less_urgent_lanes_take_their_shares(queue: Queue) -> None:
     assert expected.wait_ms == pytest.approx(((expected.place or 0) + 1) * 1_000 / 9, rel=0.01)
 
 
+@fails_without(
+    "pace: an idle fleet does not show how fast it is",
+    'if before and pace["busy"] and before["busy"]:',
+    "if before:",
+    service="pace",
+)
 async def test_the_time_of_an_idle_fleet_is_that_of_when_it_was_busy(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 51)
@@ -148,6 +155,8 @@ async def test_a_fleet_that_has_become_slow_is_noticed(queue: Queue) -> None:
     assert 600 <= (expected.wait_ms or 0) <= 1_000
 
 
+@fails_without("pace: without workers there is none")
+@fails_without("pace: nobody knows how long a lane is paused")
 async def test_nobody_can_tell_for_a_paused_lane_or_without_workers(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100)
@@ -159,6 +168,12 @@ async def test_nobody_can_tell_for_a_paused_lane_or_without_workers(queue: Queue
     assert (await fleet.expected(Lane.NORMAL)).wait_ms is None
 
 
+@fails_without(
+    "pace: neither a step of the clock counts nor time in which nobody looked",
+    "if not 0 <= passed <= STALE_MS:",
+    "if passed == math.inf:",
+    service="pace",
+)
 async def test_a_clock_that_was_set_back_or_forward_is_not_measured_by(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 200)
@@ -182,6 +197,14 @@ async def test_a_broken_pace_is_measured_anew(queue: Queue) -> None:
         assert (await fleet.expected()).wait_ms == 200
 
 
+@fails_without("pace: one that lacks a number is none")
+@fails_without("pace: one that lacks a lane is none")
+@fails_without(
+    "pace: what was written by hand is measured anew",
+    "except (LookupError, TypeError,",
+    "except (OSError, TypeError,",
+    service="pace",
+)
 async def test_a_pace_without_all_its_parts_is_unknown(queue: Queue) -> None:
     """Somebody has written it by hand."""
     fleet = Fleet(queue)
@@ -206,6 +229,7 @@ async def test_a_pace_without_all_its_parts_is_unknown(queue: Queue) -> None:
         assert not await unknown({key: pace[key] for key in pace if key != name}), name
 
 
+@fails_without("refuse: what may be in time waits")
 async def test_what_will_likely_be_late_is_refused_where_it_asks_for_that(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, deadline=NOW + 15_000)
@@ -226,6 +250,7 @@ async def test_what_will_likely_be_late_is_refused_where_it_asks_for_that(queue:
     assert left == ["2000-2", "2000-3"]
 
 
+@fails_without("refuse: who arrives together counts", ", deadline, tenant, #rows, more_own", ", deadline, tenant, 0, 0")
 async def test_what_arrives_together_counts_for_each_other(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 60)
@@ -245,6 +270,7 @@ async def test_nothing_is_refused_without_a_pace_or_without_a_deadline(queue: Qu
     assert (await fleet.here.pull("w1", 0)).dropped == 0
 
 
+@fails_without("refuse: an id that has ended is a duplicate")
 async def test_an_id_that_has_a_result_is_a_duplicate_and_not_refused(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, deadline=NOW + 15_000)

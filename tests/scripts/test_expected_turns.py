@@ -10,6 +10,7 @@ import pytest
 from streamfleet.common.broker.types import Expected
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 from tests.scripts.test_expected import FAR, Fleet
 
 BEHIND = FAR + 10**6
@@ -55,6 +56,7 @@ async def test_requests_that_wait_are_told_by_their_tenants_turns(queue: Queue) 
     assert (await waiting(fleet, 51, "big")).place == pytest.approx(1, abs=1)
 
 
+@fails_without("turns: who comes back starts below the others, once an hour")
 async def test_who_comes_back_goes_first_once_an_hour(queue: Queue) -> None:
     fleet = Fleet(queue)
     fleet.second = 4_000
@@ -66,6 +68,7 @@ async def test_who_comes_back_goes_first_once_an_hour(queue: Queue) -> None:
         assert (await told(fleet, "back", behind=1)).place == place
 
 
+@fails_without("turns: names without history start one behind the other")
 async def test_names_without_history_are_told_that_they_go_one_behind_the_other(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="big")
@@ -76,6 +79,7 @@ async def test_names_without_history_are_told_that_they_go_one_behind_the_other(
     assert (await told(fleet, "another")).place == pytest.approx(12, abs=1)
 
 
+@fails_without("turns: those of others come between")
 async def test_tenants_with_much_alternate_by_their_weights(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.tenants, "heavy", "3")
     fleet = Fleet(queue)
@@ -88,6 +92,7 @@ async def test_tenants_with_much_alternate_by_their_weights(queue: Queue) -> Non
     assert (await waiting(fleet, 90)).place == pytest.approx(180 - 80 - 1, abs=1)
 
 
+@fails_without("turns: a tenant has no more turns than requests", ".each * math.min(left, fits)", ".each * fits")
 async def test_a_tenant_has_no_more_turns_than_requests(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 60, tenant="big")
@@ -107,6 +112,7 @@ async def test_what_was_ready_before_tenants_came_has_turns_too(queue: Queue) ->
     assert (await told(fleet, "")).place == pytest.approx(150, abs=2)
 
 
+@fails_without("turns: of those that may run at once, one has to end first")
 async def test_a_tenant_with_as_many_running_as_it_may_waits_for_them(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.tenants, "few", "1 1")
     fleet = Fleet(queue)
@@ -119,6 +125,7 @@ async def test_a_tenant_with_as_many_running_as_it_may_waits_for_them(queue: Que
     assert expected.wait_ms == pytest.approx((expected.run_ms or 0) * 9, abs=5)
 
 
+@fails_without("turns: what stands for several counts as several", "turns.each * math.min", "math.min")
 async def test_of_many_tenants_some_stand_for_all(queue: Queue) -> None:
     fleet = Fleet(queue)
     for number in range(300):
@@ -140,6 +147,11 @@ async def test_the_pace_names_no_tenant_and_says_nothing_without_any(queue: Queu
     assert len((await pace(queue))["rows"]) == 2
 
 
+@fails_without(
+    "turns: what a tenant was charged since the look is not charged again",
+    "math.max(row[2], math.min(reached, last))",
+    "row[2]",
+)
 async def test_turns_that_were_taken_since_the_look_are_over(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="a")
@@ -150,6 +162,7 @@ async def test_turns_that_were_taken_since_the_look_are_over(queue: Queue) -> No
     assert (await waiting(fleet, 60)).place == pytest.approx(before - 20, abs=1)
 
 
+@fails_without("turns: those of one call count for each other", "(behind or 0) + (stay[same] or 0)", "behind or 0")
 async def test_those_of_one_call_wait_behind_each_other_by_turns(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="big")
@@ -171,6 +184,7 @@ async def test_one_that_would_be_late_does_not_count_for_those_behind_it(queue: 
     assert [each.place for each in found] == [0, 0, 50]
 
 
+@fails_without("turns: a pull refuses by them", "lane, deadline, tenant, #rows,", "lane, deadline, nil, #rows,")
 async def test_turns_decide_who_is_refused(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="big")
@@ -181,6 +195,7 @@ async def test_turns_decide_who_is_refused(queue: Queue) -> None:
     assert (await fleet.here.pull("w1", 0)).dropped == pytest.approx(20 - 8, abs=1)
 
 
+@fails_without("pace: who comes with an earlier deadline goes first")
 async def test_who_comes_with_an_earlier_deadline_goes_first(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 200)
@@ -199,6 +214,7 @@ async def test_who_comes_with_an_earlier_deadline_goes_first(queue: Queue) -> No
     assert near.wait_ms == ((near.place or 0) + 1) * 200
 
 
+@fails_without("pace: other tenants that send meanwhile have their turns", "= always * ms, always", "= 0, 0")
 @pytest.mark.every_release
 async def test_tenants_that_send_meanwhile_have_their_turns(queue: Queue) -> None:
     fleet = Fleet(queue)
@@ -220,6 +236,7 @@ async def counts_arrivals(fleet: Fleet) -> bool:
     return b"entries-read" in group
 
 
+@fails_without("pace: a burst does not go on", "each = min(came, lately, ", "each = max(came, lately, ", service="pace")
 async def test_a_burst_is_not_expected_to_go_on(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="big")
@@ -231,6 +248,7 @@ async def test_a_burst_is_not_expected_to_go_on(queue: Queue) -> None:
     assert max((await pace(queue))["who"].values(), default=0) < 20
 
 
+@fails_without("pace: the number of senders is bounded", "[MOST_SENDERS:]", "[10**9 :]", service="pace")
 async def test_senders_are_bounded_and_fade(queue: Queue) -> None:
     fleet = Fleet(queue)
     await fleet.add("high", 100, tenant="big")

@@ -10,6 +10,7 @@ from streamfleet.common.broker.housekeeping import ExpiryScan
 from streamfleet.common.broker.types import Role
 from tests.scripts.harness import BODY_DIGEST, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import beside_tenants, changed
+from tests.scripts.mutants import fails_without
 from tests.scripts.test_affinity import meet, pull
 
 
@@ -68,6 +69,7 @@ async def test_a_running_one_is_its_workers_to_end(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("expire: attempts are told", "attempts_in(attempts_record(lane, id))", "0")
 async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 10))
     assert (await queue.at(NOW + 10).broker.expire())[0] == 1
@@ -111,6 +113,11 @@ async def test_every_lane_is_looked_through_and_what_is_in_time_stays(queue: Que
     assert (after["ready:high"], "ready:low" in after) == ([("1000-1", NOW + 1)], False)
 
 
+@fails_without(
+    "expire: the backlog is not read again and again",
+    "return enqueued_ms(lane, id) + cfg.patience_ms == tonumber(rank)",
+    "return false",
+)
 async def test_a_deadline_of_just_the_patience_is_left_to_the_pull(queue: Queue) -> None:
     await queue.add("high", "1000-0", ttl=PATIENCE)
     await queue.at(1_000).pull("w1", 0)
@@ -126,6 +133,8 @@ async def test_a_delayed_one_is_left_until_it_is_due(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("expire: endings of one call are bounded", ".copied_bytes or endings >= most then", ".copied_bytes then")
+@fails_without("expire: bytes are bounded", "if bytes >= cfg.copied_bytes or endings >= most", "if endings >= most")
 async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
     queue = queue.with_limits(max_entry_bytes=200_000)
     for number in range(5):
@@ -141,6 +150,7 @@ async def test_one_call_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
     assert (ended, seen.more) == (1, False)
 
 
+@fails_without("unfit: what may run is not ended")
 async def test_another_patience_makes_no_deadline(queue: Queue) -> None:
     await staged(queue)
     before = await queue.dump()
@@ -148,6 +158,7 @@ async def test_another_patience_makes_no_deadline(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("expire: a backlog without deadlines hides none")
 async def test_a_deadline_behind_a_backlog_without_any_is_found(queue: Queue) -> None:
     for number in range(160):
         await queue.add("low", f"{1000 + number}-0")
@@ -175,6 +186,7 @@ async def test_what_was_looked_at_is_not_looked_at_again(queue: Queue) -> None:
     assert b"cmdstat_xrange" not in await queue.command("INFO", "commandstats")
 
 
+@fails_without("pull: what is late on arrival ends", "and unfit(size, deadline)", "and size > cfg.max_entry_bytes")
 async def test_a_request_that_is_late_on_arrival_ends_as_it_is_staged(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1", deadline=NOW)
     assert (await queue.pull("w1", 0)).dropped == 1
@@ -183,6 +195,7 @@ async def test_a_request_that_is_late_on_arrival_ends_as_it_is_staged(queue: Que
     assert not {"lane:high", "ready:high"} & set(after)
 
 
+@fails_without("pull: endings of one staging are bounded", " or ended >= most_ended then", " then")
 async def test_endings_of_one_staging_are_bounded_and_the_next_pull_goes_on(queue: Queue) -> None:
     for number in range(400):
         await queue.add("high", f"1000-{number}", deadline=5)
@@ -194,6 +207,7 @@ async def test_endings_of_one_staging_are_bounded_and_the_next_pull_goes_on(queu
     assert (await queue.dump())["counts"] == {"staged": "400", "expired": "400"}
 
 
+@fails_without("expire: each part has bounds of its own")
 async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None:
     """After a change of patience no rank tells that an entry has no deadline: all of them are read."""
     queue = queue.with_limits(max_entry_bytes=200_000)
@@ -206,6 +220,7 @@ async def test_a_lane_of_large_entries_hides_no_other_lane(queue: Queue) -> None
     assert (await later.broker.expire())[0] == 1
 
 
+@fails_without("expire: the next call goes on where a bound cut this one", "return rows[i + 1]\n", "return '-inf'\n")
 async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> None:
     queue = queue.with_limits(max_entry_bytes=200_000)
     for number in range(8):
@@ -221,6 +236,7 @@ async def test_large_entries_without_a_deadline_are_passed_by(queue: Queue) -> N
     assert (ended, calls) == (1, 5)
 
 
+@fails_without("expire: many of one rank hold nothing up")
 async def test_a_deadline_behind_many_of_one_rank_is_found(queue: Queue) -> None:
     for number in range(60):
         await queue.add("high", f"1000-{number}")
@@ -236,6 +252,11 @@ async def test_a_clock_that_was_set_back_hides_no_deadline(queue: Queue) -> None
     assert (await queue.at(NOW + 10).broker.expire(seen))[0] == 1
 
 
+@fails_without(
+    "entry: the time of staging is kept",
+    "if id_ms(id) <= now_ms() or kept_enqueued_ms(lane, id) then return end",
+    "if true then return end",
+)
 async def test_ttl_counts_from_staging_where_the_id_lies_ahead_of_the_clock(queue: Queue) -> None:
     """By hand, once: every later id of the lane lies ahead as well."""
     await queue.add("high", "4102444800000-0", id="r1", ttl=500)
@@ -252,6 +273,12 @@ async def test_ttl_counts_from_staging_where_the_id_lies_ahead_of_the_clock(queu
     assert (await queue.dump())["result:r1"]["enqueued_ms"] == str(NOW)
 
 
+@fails_without(
+    "entry: the time of staging does not slide with each return",
+    "tonumber(call_if_typed('HGET', ENTRIES, ahead_field(lane, id)) or '') or nil",
+    "nil",
+)
+@fails_without("entry: the time of staging goes with its entry")
 async def test_such_a_time_does_not_slide_with_each_return_and_goes_with_its_entry(queue: Queue) -> None:
     lease = await queue.running("high", "4102444800000-0", ttl=500)
     later = queue.at(NOW + 100)
@@ -266,6 +293,7 @@ async def test_such_a_time_does_not_slide_with_each_return_and_goes_with_its_ent
     assert not [name for name in kept if name.startswith(b"enqueued:")]
 
 
+@fails_without("reconcile: what was staged ahead of the clock is ranked anew")
 async def test_what_was_staged_before_the_clock_was_set_back_counts_from_then(queue: Queue) -> None:
     ahead = NOW + 3_600_000
     await queue.add("high", f"{ahead}-0", ttl=500)
@@ -289,6 +317,12 @@ async def expired_of(queue: Queue, calls: int = 9, **bounds: int) -> list[str]:
     return [letter["_entry"] for letter in (await queue.dump()).get("dead", [])]
 
 
+@fails_without(
+    "expire: a tenant is looked through further at the next call",
+    "call('ZADD', o.key(lane, kind), 'XX', string.format('%.0f', reached), name)",
+    "cut = 1",
+    argument="tenant",
+)
 @pytest.mark.parametrize("label", LABELS)
 async def test_a_deadline_behind_others_of_its_label_is_found(queue: Queue, label: str) -> None:
     queue, labels = queue.at(PATIENCE), LABELS[label]
@@ -322,6 +356,7 @@ async def test_deadlines_of_a_label_and_a_backlog_without_any_hide_nothing_of_ea
     assert {f"low:{PATIENCE}-0", f"high:{PATIENCE}-0"} <= ended
 
 
+@fails_without("order: deadlines that have passed are left to the housekeeping")
 async def test_what_a_pull_passes_by_after_its_deadline_ends_all_the_same(queue: Queue) -> None:
     """Its tenant may run no more, and looks for who is nearly late look at later deadlines only."""
     await queue.command("HSET", queue.keys.tenants, "t1", "1 1")
@@ -346,6 +381,7 @@ async def test_what_is_held_for_its_worker_ends_at_its_deadline(queue: Queue) ->
     assert not [key for key in await queue.dump() if key.startswith("ready:high")]
 
 
+@fails_without("expire: homes are looked through one after the other", "home == at and rank ~= '' and rank or ", "")
 async def test_homes_are_looked_through_one_after_the_other(queue: Queue) -> None:
     """Each call goes on in the home, and at the rank, at which the one before has ended."""
     queue = queue.at(PATIENCE)
@@ -384,6 +420,7 @@ async def test_what_waits_with_a_label_counts_from_then_too(queue: Queue) -> Non
     assert sorted(await expired_of(queue.at(NOW + 500))) == [f"high:{ahead}-{number}" for number in range(3)]
 
 
+@fails_without("expire: a call examines a bounded number of tenants' requests")
 async def test_a_call_examines_a_bounded_number_of_tenants_requests(queue: Queue) -> None:
     for number in range(60):
         await queue.add("low", f"{1000 + number}-0", tenant=f"t{number % 20}", deadline=NOW)

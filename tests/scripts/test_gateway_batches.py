@@ -22,6 +22,7 @@ from streamfleet.gateway.broker.batches import (
 )
 from streamfleet.gateway.broker.files import Addition, Deletion, FileBroker
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 LEASE_MS, HOLD_MS, KEPT_MS = 1_000, 500, 60_000
 INPUT = FileRecord("file-in", "t", "in.jsonl", "batch", 10, NOW, NOW + KEPT_MS)
@@ -68,6 +69,7 @@ async def stored(found: Records, *names: str) -> list[Part]:
 # -- files -------------------------------------------------------------------------------------------------
 
 
+@fails_without("gateway_file_add: asked again")
 async def test_a_content_becomes_a_file(queue: Queue) -> None:
     found = broker(queue)
     await found.hold(["aa/in"], HOLD_MS)
@@ -87,6 +89,7 @@ async def test_a_content_becomes_a_file(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("gateway_file_add: a content whose time is over")
 async def test_a_content_whose_time_is_over_becomes_no_file(queue: Queue) -> None:
     """Somebody may be deleting it."""
     found = broker(queue)
@@ -99,6 +102,8 @@ async def test_a_content_whose_time_is_over_becomes_no_file(queue: Queue) -> Non
     assert await broker(queue, NOW + HOLD_MS).loose(10) == ["aa/in"]
 
 
+@fails_without("gateway_file_delete: whose it is")
+@fails_without("gateway_file_delete: contents are found again", "content in ipairs(contents)", "content in ipairs({})")
 async def test_a_deleted_file_leaves_its_contents_to_be_deleted(queue: Queue) -> None:
     found = await with_file(queue)
     other = replace(INPUT, tenant="somebody else")
@@ -113,6 +118,8 @@ async def test_a_deleted_file_leaves_its_contents_to_be_deleted(queue: Queue) ->
     assert await queue.dump() == {}
 
 
+@fails_without("gateway_file_delete: a batch needs it")
+@fails_without("gateway_batch_finish: its input may be deleted again", ", KEYS[9], 'uses', -1", ", KEYS[9], 'uses', 0")
 @pytest.mark.every_release
 async def test_a_file_that_a_batch_reads_is_not_deleted(queue: Queue) -> None:
     found = await with_batch(queue)
@@ -124,6 +131,8 @@ async def test_a_file_that_a_batch_reads_is_not_deleted(queue: Queue) -> None:
     assert (await found.delete_file(INPUT))[0] is Deletion.DELETED
 
 
+@fails_without("gateway_file_add: all files of a tenant")
+@fails_without("gateway_file_delete: gives room back")
 async def test_all_files_of_a_tenant_have_a_limit_together(queue: Queue) -> None:
     found = await with_file(queue)
     second, third = replace(INPUT, id="file-2"), replace(INPUT, id="file-3", tenant="somebody else")
@@ -143,6 +152,7 @@ async def test_all_files_of_a_tenant_have_a_limit_together(queue: Queue) -> None
 # -- accepting and taking ----------------------------------------------------------------------------------
 
 
+@fails_without("gateway_batch_add: asked again")
 async def test_a_batch_is_accepted_once(queue: Queue) -> None:
     found = await with_file(queue)
     before = await queue.dump()
@@ -160,6 +170,7 @@ async def test_a_batch_is_accepted_once(queue: Queue) -> None:
     assert await found.batch("batch_1") == BATCH
 
 
+@fails_without("gateway_batch_finish: what was counted gives back, nothing else", "[11], mine) == 1", "[11], mine) < 2")
 async def test_a_batch_that_counted_for_nothing_gives_nothing_back(queue: Queue) -> None:
     found = await with_batch(queue)
     await queue.command("HDEL", found.names.use("t"), "open:batch_1")
@@ -169,6 +180,7 @@ async def test_a_batch_that_counted_for_nothing_gives_nothing_back(queue: Queue)
     assert ((await found.batch("batch_1")) or BATCH).status is BatchStatus.COMPLETED
 
 
+@fails_without("gateway_batch_add: whose the input is")
 async def test_a_batch_of_another_tenants_file_is_not_accepted(queue: Queue) -> None:
     found = await with_file(queue, replace(INPUT, tenant="somebody else"))
     before = await queue.dump()
@@ -177,6 +189,9 @@ async def test_a_batch_of_another_tenants_file_is_not_accepted(queue: Queue) -> 
     assert await queue.dump() == before
 
 
+@fails_without("gateway_batch_add: a name is one batch's")
+@fails_without("gateway_batch_add: a name is for one thing")
+@fails_without("gateway_batch_add: names are forgotten")
 async def test_the_same_name_is_the_same_batch(queue: Queue) -> None:
     found = await with_file(queue)
     another, later = replace(BATCH, id="batch_2"), replace(BATCH, id="batch_3")
@@ -193,6 +208,8 @@ async def test_the_same_name_is_the_same_batch(queue: Queue) -> None:
     assert await found.add_batch(later, naming=other, kept_ms=1) == (AddCode.ACCEPTED, "batch_3")
 
 
+@fails_without("gateway_batch_add: all open batches of a tenant")
+@fails_without("gateway_batch_finish: gives room back")
 async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> None:
     found = await with_batch(queue)
     second = replace(BATCH, id="batch_2")
@@ -208,6 +225,8 @@ async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> N
     assert await found.add_batch(third, most_bytes=20) == (AddCode.ACCEPTED, "batch_3")
 
 
+@fails_without("gateway_batch_add: a tenant's open batches")
+@fails_without("gateway_batch_finish: one less is open")
 async def test_a_tenant_has_a_number_of_open_batches(queue: Queue) -> None:
     found = await with_batch(queue)
     second, job = replace(BATCH, id="batch_2"), replace(BATCH, id="job_1")
@@ -223,10 +242,12 @@ async def test_a_tenant_has_a_number_of_open_batches(queue: Queue) -> None:
     assert await found.add_batch(second, most_open=2) == (AddCode.ACCEPTED, "batch_2")
 
 
+@fails_without("gateway_batch_add: a batch that is gone counts no more")
 async def test_open_batches_whose_records_were_deleted_count_no_more(queue: Queue) -> None:
     await deleted_ones_count_no_more(queue, {"most_open": 2})
 
 
+@fails_without("gateway_batch_add: so do the bytes of one that is gone", "or (most > 0 and queued + bytes > most) ", "")
 async def test_inputs_of_open_batches_whose_records_were_deleted_count_no_more(queue: Queue) -> None:
     await deleted_ones_count_no_more(queue, {"most_bytes": 20})
 
@@ -248,6 +269,7 @@ async def deleted_ones_count_no_more(queue: Queue, limit: dict[str, Any]) -> Non
     assert (await found.add_batch(BATCH, **limit))[1] == ""
 
 
+@fails_without("gateway_batch_add: a tenant's batches")
 async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:
     found = await with_file(queue)
     naming = Naming("n", "digest")
@@ -274,6 +296,8 @@ async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:
     assert await found.oldest_ended("t", 1, 9) == ["job_0"], "of those that are gone, the oldest"
 
 
+@fails_without("gateway_batch_add: the number of a tenant's files")
+@fails_without("gateway_file_add: the number of a tenant's files")
 async def test_a_tenant_has_a_number_of_files(queue: Queue) -> None:
     found = await with_file(queue)
     await queue.command("ZADD", found.names.files("t"), *(word for n in range(19_999) for word in (0, f"file-{n}")))
@@ -288,6 +312,7 @@ async def test_a_tenant_has_a_number_of_files(queue: Queue) -> None:
     assert await found.add_file(more, Part("aa/more", 10)) is Addition.MADE
 
 
+@fails_without("gateway_batch_take: somebody has it", "until_ms or tonumber(until_ms) > now then", "until_ms then")
 async def test_a_batch_is_taken_by_one(queue: Queue) -> None:
     found = await with_batch(queue)
     assert await found.free_batches(10) == [Contender("batch_1", "t", frozenset())]
@@ -304,6 +329,7 @@ async def test_a_batch_is_taken_by_one(queue: Queue) -> None:
     assert await queue.dump() == after
 
 
+@fails_without("gateway_batch_take: an epoch for each", "redis.call('HINCRBY', KEYS[1", "1\nredis.call('HSET', KEYS[1")
 async def test_a_batch_of_a_silent_gateway_is_taken_in_a_new_epoch(queue: Queue) -> None:
     await with_batch(queue)
     await taken(queue)
@@ -312,6 +338,7 @@ async def test_a_batch_of_a_silent_gateway_is_taken_in_a_new_epoch(queue: Queue)
     assert await later.take_batch(BATCH.id, "g2", LEASE_MS) == Taken(BATCH, 2)
 
 
+@fails_without("gateway_batch_take: it is gone")
 async def test_a_batch_that_is_gone_is_open_no_more(queue: Queue) -> None:
     found = await with_batch(queue)
     await queue.command("DEL", found.names.batch(BATCH.id))
@@ -319,6 +346,7 @@ async def test_a_batch_that_is_gone_is_open_no_more(queue: Queue) -> None:
     assert {"batch:batch_1", "open_batches"}.isdisjoint(await queue.dump())
 
 
+@fails_without("gateway_batch_lease: only of an open batch", "or not call('ZSCORE', KEYS[2], ARGV[1]) then", "then")
 async def test_a_lease_is_renewed_handed_back_and_ended(queue: Queue) -> None:
     await with_batch(queue)
     _, epoch = await taken(queue)
@@ -336,6 +364,7 @@ async def test_a_lease_is_renewed_handed_back_and_ended(queue: Queue) -> None:
     assert "open_batches" not in await queue.dump()
 
 
+@fails_without("gateway_batch_lease: fenced by the epoch", "if theirs() or not call", "if not call")
 async def test_whoever_lost_a_batch_renews_nothing(queue: Queue) -> None:
     await with_batch(queue)
     _, old = await taken(queue)
@@ -369,6 +398,8 @@ async def test_progress_is_written_down_at_once(queue: Queue) -> None:
     assert await found.done_lines(BATCH.id) == bytes([0b1010_0000, 0b0100_0000])
 
 
+@fails_without("gateway_batch_save: fenced by the epoch")
+@fails_without("gateway_batch_finish: fenced by the epoch")
 async def test_whoever_lost_a_batch_writes_nothing_down(queue: Queue) -> None:
     """It was thought dead, and comes back while another gateway does its work."""
     found = await with_batch(queue)
@@ -381,6 +412,7 @@ async def test_whoever_lost_a_batch_writes_nothing_down(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("gateway_batch_save: a line is finished once")
 async def test_a_line_is_finished_once(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)
@@ -391,6 +423,7 @@ async def test_a_line_is_finished_once(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("gateway_batch_save: a content whose time is over")
 async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) -> None:
     """Somebody may be deleting it: the file would have a hole."""
     found = await with_batch(queue)
@@ -403,6 +436,7 @@ async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) ->
     assert await queue.dump() == before
 
 
+@fails_without("gateway_batch_save: a cancel stays one", "if step.to and status == step.from then", "if step.to then")
 @pytest.mark.every_release
 async def test_a_cancel_is_not_passed_over_by_progress(queue: Queue) -> None:
     found = await with_batch(queue)
@@ -415,6 +449,7 @@ async def test_a_cancel_is_not_passed_over_by_progress(queue: Queue) -> None:
     assert (record.status, record.times) == (BatchStatus.CANCELLING, {"cancelling": NOW})
 
 
+@fails_without("gateway_batch_save: progress makes stumbles forgotten")
 async def test_progress_makes_stumbles_forgotten(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)
@@ -425,6 +460,11 @@ async def test_progress_makes_stumbles_forgotten(queue: Queue) -> None:
     assert record.stumbles == 0
 
 
+@fails_without(
+    "gateway_batch_save: a full server takes what is finished",
+    "call('ZREM', KEYS[3], '')\nfor",
+    "call('HSET', KEYS[1], 'saved', 1)\nfor",
+)
 @pytest.mark.every_release
 async def test_what_is_finished_is_written_down_in_a_full_redis(queue: Queue) -> None:
     found = await with_batch(queue)
@@ -441,6 +481,7 @@ async def test_what_is_finished_is_written_down_in_a_full_redis(queue: Queue) ->
 # -- ends --------------------------------------------------------------------------------------------------
 
 
+@fails_without("gateway_batch_cancel: whose it is")
 async def test_only_its_tenant_cancels_a_batch_and_only_before_its_end(queue: Queue) -> None:
     found = await with_batch(queue)
     before = await queue.dump()
@@ -454,6 +495,7 @@ async def test_only_its_tenant_cancels_a_batch_and_only_before_its_end(queue: Qu
     assert await queue.dump() == before | {"batch:batch_1": before["batch:batch_1"] | changed}
 
 
+@fails_without("gateway_batch_cancel: only before its end")
 async def test_a_batch_that_is_nearly_through_is_not_cancelled(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)
@@ -461,6 +503,9 @@ async def test_a_batch_that_is_nearly_through_is_not_cancelled(queue: Queue) -> 
     assert await found.cancel_batch(BATCH.id, "t") is BatchStatus.FINALIZING
 
 
+@fails_without("gateway_batch_finish: its files take room")
+@fails_without("gateway_batch_finish: asked again")
+@fails_without("gateway_batch_finish: files in which something stands", "call('EXISTS', KEYS[2 + 2 * i]) == 1", "true")
 async def test_at_its_end_a_batch_has_its_files_once(queue: Queue) -> None:
     found = await with_batch(queue)
     _, epoch = await taken(queue)

@@ -17,6 +17,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.gateway.api_keys import GatewayNames, KeyRecord, digest_of, id_of, make_record
 from streamfleet.gateway.broker.api_keys import Admission, GatewayBroker, Held, ReserveCode, Reserved, Verdict
+from tests.scripts.mutants import fails_without
 from tests.waiting import eventually
 
 NOW = 1_790_000_000_000
@@ -215,6 +216,8 @@ async def test_the_same_request_is_reserved_for_once(keys: Keys) -> None:
     assert await left(keys) == 100
 
 
+@fails_without("settle: what is settled is bounded by key")
+@fails_without("settle: what was sent again is no settled one", "and redis.call('HMGET', key, 'used')[1] then", "then")
 async def test_what_is_remembered_as_settled_is_bounded_by_key(redis_url: str) -> None:
     async with emptied(redis_url) as keys:
         await keys.add(tokens=100)
@@ -255,6 +258,7 @@ async def test_a_named_request_is_remembered_as_settled(keys: Keys, any_raw_redi
     assert await left(keys) == 55
 
 
+@fails_without("gateway_reserve: of a request without a limit, no more than is left")
 async def test_what_may_use_more_than_is_left_takes_all_of_it(redis_url: str) -> None:
     async with emptied(redis_url) as keys:
         await takes_all(keys)
@@ -275,6 +279,11 @@ async def takes_all(keys: Keys) -> None:
     assert await left(keys) == -460
 
 
+@fails_without(
+    "bucket: a debt is not forgotten before it has filled up",
+    "math.max(KEPT_MS, until_ms(left, capacity, capacity))",
+    "KEPT_MS",
+)
 async def test_a_debt_is_kept_until_it_has_filled_up(redis_url: str) -> None:
     """No request is counted meanwhile, so that none shortens its life."""
     async with emptied(redis_url) as keys:

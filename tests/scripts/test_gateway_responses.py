@@ -10,6 +10,7 @@ import pytest
 from streamfleet.gateway.broker import responses
 from streamfleet.gateway.broker.responses import ChainCode, ResponseBroker, ResponseNames, ResponseRecord, Turn
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 FIRST = ResponseRecord("k-1", "t", "default", root="k-1", input='["one"]')
 LOOK_MS = 1_000
@@ -68,6 +69,7 @@ async def test_a_response_is_open_and_then_ended(queue: Queue) -> None:
     assert await found.records(["k-1", "k-2"]) == [replace(FIRST, **DONE, created_ms=NOW), None]
 
 
+@fails_without("gateway_response_finish: it ends once")
 async def test_it_ends_once(queue: Queue) -> None:
     await ended(queue, FIRST)
     before = await queue.dump()
@@ -76,6 +78,7 @@ async def test_it_ends_once(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("gateway_response_add: asked again")
 async def test_a_second_call_changes_nothing(queue: Queue) -> None:
     await ended(queue, FIRST)
     before = await queue.dump()
@@ -83,6 +86,8 @@ async def test_a_second_call_changes_nothing(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("gateway_response_add: only the one that was read is replaced", "known ~= ARGV[8]", "ARGV[8] == '0'")
+@fails_without("gateway_response_add: what is replaced goes")
 async def test_a_later_try_replaces_what_it_has_read_and_nothing_else(queue: Queue) -> None:
     """Two equal tries have read it: the second one leaves what the first one has stored."""
     stored = replace(FIRST, input="@20000 aa/in")
@@ -98,6 +103,11 @@ async def test_a_later_try_replaces_what_it_has_read_and_nothing_else(queue: Que
     assert await used(queue) == len(anew.input) + 2
 
 
+@fails_without(
+    "gateway_response_add: what finds no room replaces nothing",
+    "if not make_room(tonumber(ARGV[5])",
+    "call('DEL', KEYS[1])\nif not make_room(tonumber(ARGV[5])",
+)
 async def test_what_finds_no_room_replaces_nothing(queue: Queue) -> None:
     """One whose end is still to be announced makes no room."""
     told = replace(FIRST, callback_url="https://example.com/")
@@ -108,6 +118,7 @@ async def test_what_finds_no_room_replaces_nothing(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("gateway_response_finish: open until it is announced", "ARGV[6] ~= '1' then call", "true then call")
 async def test_one_whose_end_is_announced_stays_open_until_then(queue: Queue) -> None:
     told = replace(FIRST, callback_url="https://example.com/")
     found = broker(queue)
@@ -129,6 +140,10 @@ async def test_one_that_was_seen_to_run_is_marked_while_it_is_there(queue: Queue
     assert await queue.dump() == {}
 
 
+@fails_without("gateway_response_finish: a content that was replaced is let go")
+@fails_without("gateway_response_delete: contents are let go")
+@fails_without("gateway_response_delete: its items are not found any more", "id, unpack(item_keys(id, texts[4]))", "id")
+@fails_without("gateway_response_delete: gives room back", ", KEYS[5], id)\n  give_back(", ", KEYS[5], id)\n  print(")
 async def test_a_deleted_response_leaves_its_contents_to_be_deleted(queue: Queue) -> None:
     stored = replace(FIRST, input="@20000 aa/in", response="@30000 aa/before")
     found = broker(queue)
@@ -156,6 +171,9 @@ async def test_the_oldest_make_room(queue: Queue, most: int, most_bytes: int) ->
     assert await used(queue) == 3 * 100
 
 
+@fails_without(
+    "gateway_response_add: the bytes of a tenant's", " or used(KEYS[3], 'response_bytes') + bytes > most_bytes", ""
+)
 async def test_an_end_makes_room_too(queue: Queue) -> None:
     for number in (1, 2):
         await ended(queue, numbered(number), NOW + number)
@@ -165,6 +183,8 @@ async def test_an_end_makes_room_too(queue: Queue) -> None:
     assert await used(queue) == 96 + 7 + 200
 
 
+@fails_without("gateway_response_add: what has not ended stays")
+@fails_without("gateway_response_add: the number of a tenant's", "call('ZCARD', KEYS[2]) + more > most or used", "used")
 async def test_what_has_not_ended_stays(queue: Queue) -> None:
     found = broker(queue, most=2)
     for number in (1, 2):
@@ -176,6 +196,7 @@ async def test_what_has_not_ended_stays(queue: Queue) -> None:
     assert await left(queue) == ["k-2", "k-3"]
 
 
+@fails_without("gateway_response_add: it steps over what has not ended", "then at = at + 1", "then return not is_full")
 async def test_the_oldest_that_have_ended_make_room_behind_one_that_has_not(queue: Queue) -> None:
     """Ends too: the bytes of a tenant stay bounded."""
     found = broker(queue, most=3, most_bytes=399)
@@ -206,6 +227,9 @@ async def test_many_that_have_not_ended_are_stepped_over_at_once(queue: Queue) -
     assert await found.add(numbered(253), LOOK_MS) is None
 
 
+@fails_without("gateway_response_add: thirty days", "and tonumber(piece[2 * i]) > oldest_ms then return", "then return")
+@fails_without("gateway_response_add: records expire", "call('PEXPIRE', KEYS[1], ARGV[4])\n", "")
+@fails_without("gateway_response_add: so does the list")
 async def test_after_thirty_days_they_go(queue: Queue) -> None:
     await ended(queue, numbered(1))
     for name in ("response:k-1", "responses:t"):
@@ -214,6 +238,7 @@ async def test_after_thirty_days_they_go(queue: Queue) -> None:
     assert await left(queue) == ["k-2"]
 
 
+@fails_without("gateway_response_add: what expired counts no more")
 async def test_what_a_tenant_has_is_counted_anew_where_nothing_is_left(queue: Queue) -> None:
     """Its records have expired, and nobody counted them out."""
     await ended(queue, numbered(1))
@@ -233,6 +258,7 @@ async def test_a_chain_is_read_from_its_end(queue: Queue) -> None:
     assert await broker(queue).chain("k-2", 1_000) == (ChainCode.GONE, []), "its beginning is gone"
 
 
+@fails_without("gateway_response_chain: it is bounded")
 async def test_a_chain_is_bounded(queue: Queue) -> None:
     await ended(queue, replace(FIRST, input="@500 aa/in"))
     for number in (2, 3):

@@ -15,8 +15,7 @@ from tests.scripts.conftest import open_queue
 from tests.scripts.harness import Queue
 from tests.scripts.histories.fleet import Fleet
 from tests.scripts.histories.steps import Step, make_history
-from tests.scripts.mutants.affinity import MUTANTS
-from tests.scripts.mutants.mutant import taken_out
+from tests.scripts.mutants import mutants_of_tests, taken_out
 
 LENGTH, PLAYED = 150, 100
 """Steps of a history, and those of them that the tests below have time for."""
@@ -115,7 +114,9 @@ async def test_a_queue_works_without_policies(redis_url: str, left_out: str, mon
 
 
 async def test_a_request_that_is_taken_from_its_home_too_early_is_noticed(redis_url: str) -> None:
-    (mutant,) = (each for each in MUTANTS if each.guard == "affinity: it is left to its home for a whole second")
+    (mutant,) = (
+        each for each in mutants_of_tests() if each.guard == "affinity: it is left to its home for a whole second"
+    )
     with taken_out(mutant), pytest.raises(AssertionError, match=r"waits for w[0-9]+, for [0-9]+ ms only"):
         await play(redis_url, make_history(TOO_EARLY, LENGTH))
 

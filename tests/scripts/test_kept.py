@@ -8,6 +8,7 @@ import pytest
 
 from streamfleet.common.broker.types import Claim, Lease, RenewCode
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 OUT = b"7 state"
 
@@ -28,6 +29,7 @@ async def bytes_of_all(queue: Queue) -> int:
     return int(await queue.command("HGET", "{q}:entries", "kept_bytes") or 0)
 
 
+@fails_without("interrupted: the bytes of what is kept are known")
 async def test_the_next_run_finds_the_output_of_the_last_one(queue: Queue) -> None:
     await hand_back(queue, await queue.running("low"))
     first = await claimed(queue)
@@ -55,6 +57,7 @@ async def test_what_was_kept_before_counts_where_nothing_new_is(queue: Queue) ->
     assert await bytes_of_all(queue) == len(OUT)
 
 
+@fails_without("kept: the output of a worker without the lease is deleted")
 async def test_output_of_a_worker_without_the_lease_is_not_what_counts(queue: Queue) -> None:
     lease = await queue.running("low")
     await queue.broker.release("w1", [lease])
@@ -66,6 +69,7 @@ async def test_output_of_a_worker_without_the_lease_is_not_what_counts(queue: Qu
     assert (await claimed(queue)).kept == ""
 
 
+@fails_without("renew: kept output counts if the lease does")
 async def test_the_output_of_a_running_request_is_found_after_its_worker_is_lost(queue: Queue) -> None:
     lease = await queue.running("low")
     for run in ("a1", "b2"):
@@ -80,6 +84,7 @@ async def test_the_output_of_a_running_request_is_found_after_its_worker_is_lost
     assert (await claimed(queue)).kept == "b2"
 
 
+@fails_without("kept: what counts no more is deleted")
 async def test_nothing_is_left_when_the_request_has_ended(queue: Queue) -> None:
     await hand_back(queue, await queue.running("low"))
     await queue.complete("w1", (await claimed(queue)).lease)
@@ -209,6 +214,7 @@ async def test_output_goes_with_its_request_however_that_ends(
     await nothing_is_left(queue)
 
 
+@fails_without("vanish: interruptions are forgotten")
 async def test_nothing_is_left_of_a_request_that_vanished(queue: Queue) -> None:
     await hand_back(queue, await queue.running("low", id="r1"))
     await queue.command("SET", queue.keys.request("r1"), "d1 low:1000-0 ")
@@ -217,6 +223,11 @@ async def test_nothing_is_left_of_a_request_that_vanished(queue: Queue) -> None:
     await nothing_is_left(queue)
 
 
+@fails_without(
+    "kept: what counts is not deleted with a second release",
+    "if run and string.match(interruptions(lane, id), '^%d+ (%S+)') ~= run then",
+    "if run then",
+)
 async def test_a_release_that_is_sent_twice_deletes_no_output(queue: Queue) -> None:
     lease = await queue.running("low")
     await hand_back(queue, lease)
@@ -258,12 +269,16 @@ async def order(queue: Queue, worker: str, wanted: int = 1) -> list[str]:
     return [claim.lease.stream_id for claim in (await queue.pull(worker, wanted)).claims]
 
 
+@fails_without(
+    "order: what was interrupted is left to its worker", "if id and (not till or tonumber(till) <= now_ms())", "if true"
+)
 async def test_what_gave_way_is_left_to_the_worker_that_has_it_in_its_cache(queue: Queue) -> None:
     await waits_at_home(queue, "1001-0", "1002-0")
     assert await order(queue, "w2") == ["1001-0"]
     assert await order(queue, "w1", 2) == ["1000-0", "1002-0"]
 
 
+@fails_without("order: what was interrupted goes where nothing else is")
 async def test_any_worker_takes_it_if_nothing_else_is_ready(queue: Queue) -> None:
     await waits_at_home(queue, "1001-0")
     assert sorted(await order(queue, "w2", 2)) == ["1000-0", "1001-0"]
@@ -278,12 +293,18 @@ async def test_however_many_are_held_others_go_first(queue: Queue) -> None:
     assert await order(queue, "w1", 2) == ["1000-0", "1001-0"]
 
 
+@fails_without("order: what was interrupted waits for its worker for a while")
 async def test_it_waits_for_its_worker_for_a_bounded_time(queue: Queue) -> None:
     await waits_at_home(queue, "1001-0", "1002-0")
     assert await order(queue.at(NOW + 9_999), "w2") == ["1001-0"]
     assert await order(queue.at(NOW + 10_000), "w2") == ["1000-0"]
 
 
+@fails_without(
+    "interrupted: it waits for its worker no longer than its deadline allows",
+    "deadline and (deadline - now_ms()) / 4 or HOME_MS",
+    "HOME_MS",
+)
 async def test_it_waits_for_its_worker_for_a_quarter_of_the_time_to_its_deadline(queue: Queue) -> None:
     await waits_at_home(queue, deadline=f"{NOW + 4_000}")
     for stream_id in ("1001-0", "1002-0"):

@@ -13,6 +13,7 @@ from streamfleet.common.broker.types import TOO_MANY_BYTES, EnqueueCode, Lease, 
 from streamfleet.common.connection import Connection
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import LIMITS, Queue, submission
+from tests.scripts.mutants import fails_without
 from tests.shifted_clock import ShiftedServer
 
 LIMIT = 40
@@ -45,6 +46,7 @@ class Tenants:
         await self.queue.pull("w1", 0, stage_entries=most)
 
 
+@fails_without("enqueue: a tenant has a share of a lane", argument="1")
 @pytest.mark.parametrize("at_once", [1, 7, 200])
 async def test_without_any_worker_one_tenant_fills_half_of_a_lane(queue: Queue, at_once: int | str) -> None:
     tenants = Tenants(queue)
@@ -56,6 +58,7 @@ async def test_without_any_worker_one_tenant_fills_half_of_a_lane(queue: Queue, 
     assert await tenants.enqueue(tenants.request("c"), tenants.request("")) == [FULL, FULL]
 
 
+@fails_without("enqueue: what is staged counts once")
 async def test_half_counts_what_is_ready_and_what_is_not_staged(queue: Queue) -> None:
     tenants = Tenants(queue)
     await tenants.flood("b", 1)
@@ -77,6 +80,7 @@ async def test_what_a_worker_took_waits_no_more(queue: Queue) -> None:
     assert await tenants.flood("a") == taken["a"] > 0
 
 
+@fails_without("enqueue: no more is unstaged than the lane has left", "  if fresh > left then", "  if false then")
 async def test_what_was_cancelled_before_it_was_staged_waits_no_more(queue: Queue) -> None:
     tenants = Tenants(queue)
     await tenants.flood("b", SHARE)
@@ -87,6 +91,7 @@ async def test_what_was_cancelled_before_it_was_staged_waits_no_more(queue: Queu
     assert await tenants.enqueue(tenants.request("a")) == [ACCEPTED]
 
 
+@fails_without("enqueue: alone, a tenant has the whole lane")
 async def test_alone_a_tenant_has_the_whole_lane(queue: Queue) -> None:
     tenants = Tenants(queue)
     assert await tenants.flood("a", lane=Lane.LOW) == LIMIT
@@ -131,6 +136,7 @@ async def test_an_hour_after_the_other_a_tenant_is_alone(shifted_clock: ShiftedS
     await connection.close()
 
 
+@fails_without("enqueue: a tenant has a share of a lane's bytes", argument="True")
 @pytest.mark.parametrize("staged", [True, False])
 async def test_half_of_a_lanes_bytes(queue: Queue, staged: bool) -> None:
     large, small = '{"prompt":"' + "x" * 20_000 + '"}', '{"prompt":"hi"}'
@@ -149,6 +155,8 @@ async def test_half_of_a_lanes_bytes(queue: Queue, staged: bool) -> None:
     assert 18 <= codes.count(ACCEPTED) <= 26
 
 
+@fails_without("enqueue: what is ready with a label is staged", "+ number_labelled(lane)", "")
+@fails_without("enqueue: what is known of tenants is bounded")
 async def test_what_is_known_of_tenants_is_bounded(queue: Queue) -> None:
     tenants = Tenants(queue)
 
@@ -165,6 +173,7 @@ async def test_what_is_known_of_tenants_is_bounded(queue: Queue) -> None:
     assert await known() <= 3
 
 
+@fails_without("enqueue: what waits for its next try is staged", "= -number(redis.pcall('ZCARD', DELAYED))", "= 0")
 async def test_what_is_known_of_tenants_is_forgotten_while_requests_wait_for_their_next_try(queue: Queue) -> None:
     """Else each new tenant would share one half of the lane with all others."""
     wide = Tenants(queue, lane_limit=100_000)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from streamfleet.common.broker.types import Role
 from streamfleet.common.protocol import LANES, Lane, Status
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 
+@fails_without("choose: nothing of a paused lane")
 async def test_nothing_is_taken_from_a_paused_lane_and_the_others_go_on(queue: Queue) -> None:
     await queue.add("critical", "1000-0", id="c")
     await queue.add("low", "1000-0", id="l")
@@ -16,6 +18,7 @@ async def test_nothing_is_taken_from_a_paused_lane_and_the_others_go_on(queue: Q
     assert (await queue.dump())["ready:critical"] == [("1000-0", 1000 + queue.broker.limits.patience_ms)]
 
 
+@fails_without("pause: who finds only paused lanes waits", mark="choose: nothing of a paused lane")
 async def test_who_finds_only_paused_lanes_waits_like_one_who_finds_nothing(queue: Queue) -> None:
     """A worker that was told to pull again would do so for ever."""
     await queue.add("low", "1000-0")
@@ -24,6 +27,7 @@ async def test_who_finds_only_paused_lanes_waits_like_one_who_finds_nothing(queu
     assert (pulled.claims, pulled.ready, pulled.role) == ([], 0, Role.WATCHER)
 
 
+@fails_without("pause: going on wakes somebody")
 async def test_a_lane_that_goes_on_wakes_somebody(queue: Queue) -> None:
     await queue.add("low", "1000-0", id="l")
     await queue.broker.pause()
@@ -34,6 +38,7 @@ async def test_a_lane_that_goes_on_wakes_somebody(queue: Queue) -> None:
     assert [claim.lease.request_id for claim in (await queue.pull("w1")).claims] == ["l"]
 
 
+@fails_without("pause: since the first time", "if pause and not paused then", "if pause then")
 async def test_asked_again_nothing_changes(queue: Queue) -> None:
     assert await queue.broker.pause() == list(LANES)
     assert await queue.at(NOW + 5).broker.pause() == []
@@ -83,6 +88,7 @@ async def test_a_full_redis_can_be_paused(queue: Queue) -> None:
         assert await queue.broker.pause([Lane.LOW]) == [Lane.LOW]
 
 
+@fails_without("take: what rests and is not in order yet holds up nobody", "lanes[PAUSED + cut]", "false")
 async def test_what_rests_and_is_not_in_order_yet_holds_up_nobody(queue: Queue) -> None:
     for number in range(40):
         await queue.add("critical", f"1000-{number}")

@@ -9,6 +9,7 @@ from streamfleet.common.broker.types import Claim, Home
 from streamfleet.common.protocol import Lane
 from streamfleet.worker.services.homes import keep_homes
 from tests.scripts.harness import NOW, PATIENCE, Queue, ids
+from tests.scripts.mutants import fails_without
 
 OLD, YOUNG = {"program": "old"}, {"program": "young"}
 MINUTE = 60_000
@@ -77,6 +78,7 @@ async def test_a_session_is_a_program_where_none_is_named(queue: Queue) -> None:
     }  # fmt: skip
 
 
+@fails_without("program: a deadline that was given stays")
 async def test_a_deadline_that_was_given_stays(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
@@ -85,6 +87,7 @@ async def test_a_deadline_that_was_given_stays(queue: Queue) -> None:
     assert await ranks(queue) == {"2": 40_000, "1": 50_000}
 
 
+@fails_without("program: close deadlines of others go first")
 async def test_close_deadlines_of_others_go_first(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
@@ -103,6 +106,7 @@ async def test_a_turn_with_a_ttl_goes_ahead_too_by_at_most_half_of_it(queue: Que
     assert await ranks(queue) == {"2": 5_000, "1": 600_000 - MINUTE}
 
 
+@fails_without("program: a turn that has waited long goes by its own deadline")
 async def test_a_turn_with_a_ttl_ends_in_time(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
@@ -116,6 +120,7 @@ async def test_a_turn_with_a_ttl_ends_in_time(queue: Queue) -> None:
     assert (await queue.dump())["result:r"]["status"] == "expired"
 
 
+@fails_without("program: the housekeeping looks for deadlines among ranks to come only")
 async def test_a_turn_that_comes_back_ends_in_time(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
@@ -137,6 +142,7 @@ async def test_a_turn_that_comes_back_keeps_its_place(queue: Queue) -> None:
     assert await ranks(queue) == {"1": PATIENCE - MINUTE}
 
 
+@fails_without("homes: a program is known while it is used", 'in b"spf" ', 'in b"sp" ', service="homes")
 async def test_what_nobody_uses_is_forgotten_and_then_nothing_is_asked(queue: Queue) -> None:
     queue = ranking(queue)
     await first_turns(queue, OLD)
@@ -146,6 +152,7 @@ async def test_what_nobody_uses_is_forgotten_and_then_nothing_is_asked(queue: Qu
     assert {"sessions", "lanes"}.isdisjoint(await queue.dump())
 
 
+@fails_without("homes: programs are bounded", 'in b"spfw"', 'in b"spw"', service="homes")
 async def test_the_number_of_programs_is_bounded(queue: Queue) -> None:
     queue = ranking(queue)
     many = [word for number in range(100_000) for word in (f"f{number:016x}", f"{NOW - number} 1.00 ")]

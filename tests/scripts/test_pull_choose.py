@@ -6,6 +6,7 @@ from collections import Counter
 
 from streamfleet.common.protocol import LANES
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 PLENTY = 400
 
@@ -38,6 +39,8 @@ async def test_without_shares_the_most_urgent_lane_goes_first(queue: Queue) -> N
     assert await picks(strict, 12, 1) == ["critical"] * 3 + ["high"] * 3 + ["normal"] * 3 + ["low"] * 3
 
 
+@fails_without("choose: the guaranteed share", "return owed or top", "return top")
+@fails_without("choose: credit is kept")
 async def test_lower_lanes_get_their_share_under_sustained_critical_load(queue: Queue) -> None:
     await fill(queue, "critical", "normal", "low")
     # 100 and 50 per mille: each tenth pick is normal's once it has saved up ten shares, each twentieth low's.
@@ -52,6 +55,11 @@ async def test_shares_hold_when_many_are_picked_at_once(queue: Queue) -> None:
     assert Counter(await picks(queue, 200, 50)) == {"critical": 172, "normal": 19, "low": 9}
 
 
+@fails_without(
+    "choose: one lane alone ends all debts",
+    "if picked > 0 then credit[lane] = 0 end",
+    "credit[lane] = credit[lane] + shares[lane] * picked",
+)
 async def test_a_lane_saves_up_nothing_while_it_is_empty(queue: Queue) -> None:
     await fill(queue, "critical", number=30)
     await picks(queue, 29, 1)
@@ -60,12 +68,18 @@ async def test_a_lane_saves_up_nothing_while_it_is_empty(queue: Queue) -> None:
     assert await picks(queue, 2, 1) == ["critical", "low"]
 
 
+@fails_without(
+    "choose: nothing saved up while empty",
+    "waiting[lane] > 0 and math.min(credit[lane] + shares[lane], 2000) or 0",
+    "math.min(credit[lane] + shares[lane], 2000)",
+)
 async def test_a_lane_saves_up_nothing_while_others_wait_without_it(queue: Queue) -> None:
     await fill(queue, "critical", "high", number=15)
     await picks(queue, 15, 1)
     assert await credits_of(queue) == [0, 0, 0, 0]
 
 
+@fails_without("choose: a debt that is owed is not forgotten", "and credit[only] <= 1000 - shares[only] then", "then")
 async def test_a_lane_alone_pays_its_debt_pick_by_pick(queue: Queue) -> None:
     await fill(queue, "low", number=5)
     await queue.command("HSET", queue.keys.lane_states, "credit:low", 1995)
@@ -75,6 +89,10 @@ async def test_a_lane_alone_pays_its_debt_pick_by_pick(queue: Queue) -> None:
     assert (await credits_of(queue))[3] == 50
 
 
+@fails_without("choose: the greatest debt first", "(not owed or credit[lane] > credit[owed]) then", "not owed then")
+@fails_without(
+    "choose: debts are bounded", "math.min(credit[lane] + shares[lane], 2000)", "credit[lane] + shares[lane]"
+)
 async def test_the_greatest_debt_is_paid_first_and_debts_are_bounded(queue: Queue) -> None:
     await fill(queue, "critical", "normal", "low", number=5)
     await queue.command("HSET", queue.keys.lane_states, "credit:normal", 1990, "credit:low", 1995)
@@ -98,6 +116,7 @@ async def test_an_urgent_deadline_does_not_jump_lanes(queue: Queue) -> None:
     assert (await queue.claim()).lane == "high"
 
 
+@fails_without("take: nothing in place of what is not in order yet")
 async def test_a_flood_that_is_not_in_order_yet_is_not_passed_by_what_is_less_urgent(queue: Queue) -> None:
     """A pull stages a bounded number of entries: beyond that it must not take low ones in place of high ones."""
     strict = queue.with_limits(shares=(0, 0, 0, 0))

@@ -14,6 +14,7 @@ from streamfleet.common import jsontext
 from streamfleet.common.numbers import output_limit
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, infer_endpoint
 from tests.scripts.harness import NOW, Queue, ids
+from tests.scripts.mutants import fails_without
 
 NONE, OF_100 = "none", "13"
 """Classes of length: no limit of output, and one of 100 tokens."""
@@ -34,6 +35,7 @@ async def error_of(queue: Queue, request_id: str) -> dict[str, Any]:
     return dict(json.loads(found[f"result:{request_id}"]["error"])["error"])
 
 
+@fails_without("judge: what has time starts", "not needed or left >= needed then return", "not needed then return")
 async def test_what_cannot_be_done_in_time_is_not_started_and_says_so(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="late", deadline=NOW + 1_999, body=asking(100), reply="me")
     await queue.add("high", "1001-0", id="in-time", deadline=NOW + 2_000, body=asking(100))
@@ -70,18 +72,21 @@ async def test_what_has_no_deadline_is_not_judged(queue: Queue) -> None:
     assert claim.length == ""
 
 
+@fails_without("judge: a first attempt that goes on", "if attempt > 1 or claimed[8] ~= '' then", "if attempt > 1 then")
 async def test_a_run_that_goes_on_is_not_judged_because_it_needs_less(queue: Queue) -> None:
     lease = await queue.running(deadline=NOW + 10, body=asking(100))
     await queue.broker.release("w1", [lease], kept={lease: ("run", 10)})
     assert len((await queue.pull(needs={OF_100: 1_000})).claims) == 1
 
 
+@fails_without("judge: what an earlier run has done is not known")
 async def test_a_further_attempt_is_not_judged(queue: Queue) -> None:
     lease = await queue.running(deadline=NOW + 10, body=asking(100))
     await queue.retry("w1", lease)
     assert [claim.lease.attempt for claim in (await queue.pull(needs={OF_100: 1_000})).claims] == [2]
 
 
+@fails_without("judge: lengths of tenants", "local shared, class = sharing(),", "local shared, class = false,")
 async def test_a_tenants_class_is_of_the_lengths_that_it_has_had(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.served, "l|a", ";13 32 10 0.1")
     await queue.add("high", "1000-0", tenant="a", deadline=NOW + 500, body=asking(100))
@@ -102,6 +107,7 @@ async def test_an_id_that_has_a_result_is_a_duplicate_and_not_late(queue: Queue)
     assert (await queue.dump())["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
 
 
+@fails_without("judge: runs of a tenant teach no other's class", argument="b,c")
 @pytest.mark.parametrize("pair", ["b,c", ",b", "b,"])
 async def test_runs_of_a_tenant_teach_no_other_tenants_class(queue: Queue, pair: str) -> None:
     """A tenant's needs judge no other tenant, and no request without a tenant."""
@@ -140,6 +146,9 @@ def length_of(endpoint: str, text: str) -> str:
     return "none" if limit is None else str(int(2 * math.log2(limit + 1)))
 
 
+@fails_without("lengths: a name may be written with escapes", argument="0")
+@fails_without("lengths: of a name that is given twice, the last counts", argument="0")
+@fails_without("lengths: a limit inside of another field is not the body's", argument="0")
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_class_goes_by_the_limit_that_the_engine_takes(queue: Queue, seed: int) -> None:
     asked = bodies(seed, 300)
@@ -175,6 +184,9 @@ _TOOLS = (
 )
 
 
+@fails_without(
+    "lengths: a limit is known whatever follows it", "#body - rest < MOST_DECODED", "false", argument=', "stop": ["a"]'
+)
 @pytest.mark.parametrize(
     "behind", ["", ', "temperature": 0', ', "stop": ["a", "}"]', f', {_TOOLS}, "response_format": {{"type": "text"}}']
 )
@@ -191,6 +203,7 @@ _UNDERSCORES = ("_5", "5_", "5__0", "1_2_3", "1_e5")
 _LONG = ("9" * 39, "9" * 401, "1" + "0" * 500, "-" + "9" * 401, "8." + "0" * 400)
 
 
+@fails_without("lengths: what is no number to Python is none", "%s*([%d.eE+-]+)%s*$", "%s*(.-)%s*$", argument='"0x10"')
 @pytest.mark.parametrize("value", [*(f'"{text}"' for text in (*_TEXTS, *_UNDERSCORES)), *_LONG])
 async def test_a_limit_is_the_number_that_python_reads(queue: Queue, value: str) -> None:
     body = '{"prompt": "hi", "max_tokens": ' + value + ', "stop": ["a"]}'

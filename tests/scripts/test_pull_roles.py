@@ -7,6 +7,7 @@ import asyncio
 from streamfleet.common.broker.types import Hint, Role
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 from tests.waiting import eventually
 
 WATCHER_MS = 7_000
@@ -24,6 +25,7 @@ async def told(queue: Queue) -> tuple[int, list[str]]:
     return len(await queue.read([])), names
 
 
+@fails_without("roles: only so many watch", "own < bound and watching < cfg.watchers and", "own < bound and")
 async def test_at_most_so_many_watch_and_the_others_wait(queue: Queue) -> None:
     assert await roles(queue, "w1", "w2", "w3", "w4") == [Role.WATCHER, Role.WATCHER, Role.WAITER, Role.WAITER]
     assert await queue.dump() == {
@@ -42,6 +44,7 @@ async def test_who_got_all_it_asked_for_has_no_role(queue: Queue) -> None:
     assert [name for name, _ in (await queue.dump())["waiting"]] == ["w2"]
 
 
+@fails_without("pull: who asks for work waits no more")
 async def test_who_got_all_it_asked_for_waits_no_more(queue: Queue) -> None:
     await roles(queue, "w1")
     await queue.add("high", "1000-0")
@@ -49,6 +52,7 @@ async def test_who_got_all_it_asked_for_waits_no_more(queue: Queue) -> None:
     assert not {"waiting", "watch"} & set(await queue.dump())
 
 
+@fails_without("pull: staging ends no wait", "if arg.owing or arg.n > 0 then", "if true then")
 async def test_staging_alone_gives_no_role_and_takes_none(queue: Queue) -> None:
     await roles(queue, "w1")
     before = await queue.dump()
@@ -65,6 +69,7 @@ async def test_a_watcher_that_leaves_gives_its_watch_to_another(queue: Queue) ->
     assert await roles(small, "w2") == [Role.WATCHER]
 
 
+@fails_without("pull: a free watch is handed on")
 async def test_a_watcher_that_takes_work_gives_its_watch_to_another(queue: Queue) -> None:
     small = queue.with_limits(watchers=1)
     assert await roles(small, "w1", "w2") == [Role.WATCHER, Role.WAITER]
@@ -74,12 +79,16 @@ async def test_a_watcher_that_takes_work_gives_its_watch_to_another(queue: Queue
     assert await told(queue) == (0, ["w2"])
 
 
+@fails_without("pull: also when the answer was lost", "if arg.owing or arg.n > 0 then", "if arg.owing then")
 async def test_a_watcher_that_does_not_know_its_role_gets_it_again(queue: Queue) -> None:
     """The answer that gave it the watch was lost: it must not wait by name while it counts as the watcher."""
     small = queue.with_limits(watchers=1)
     assert await roles(small, "w1", "w1") == [Role.WATCHER, Role.WATCHER]
 
 
+@fails_without(
+    "roles: a watch that has ended counts no more", "'ZRANGEBYSCORE', WATCH, now_ms(), '+inf'", "'ZRANGE', WATCH, 0, -1"
+)
 async def test_a_watch_that_was_not_renewed_counts_no_more(queue: Queue) -> None:
     small = queue.with_limits(watchers=1)
     assert await roles(small, "w1") == [Role.WATCHER]
@@ -87,6 +96,7 @@ async def test_a_watch_that_was_not_renewed_counts_no_more(queue: Queue) -> None
     assert await roles(small.at(NOW + WATCHER_MS + 1), "w2") == [Role.WATCHER]
 
 
+@fails_without("pull: somebody is woken for work left behind", "left and (moved or arg.owing) and wake(left)", "false")
 async def test_work_left_behind_wakes_one_that_waits(queue: Queue) -> None:
     await roles(queue, "w1", "w2", "w3")
     for number, woken in enumerate([(1, []), (1, []), (0, ["w3"])]):
@@ -103,6 +113,7 @@ async def test_nothing_is_said_when_nothing_is_left(queue: Queue) -> None:
     assert await told(queue) == (0, [])
 
 
+@fails_without("pull: nobody woken when nothing moved", "moved = #claims + dropped + staged > 0", "moved = true")
 async def test_nobody_is_woken_twice_for_the_same_work(queue: Queue) -> None:
     """A worker that only looks, and moves nothing, must not set off a round of wake-ups."""
     await roles(queue, "w1", "w2")
@@ -119,6 +130,7 @@ async def test_a_hint_put_back_by_one_without_room_wakes_another(queue: Queue) -
     assert await told(queue) == (1, [])
 
 
+@fails_without("pull: a wake-up without room is handed on", "left and (moved or arg.owing) and", "left and moved and")
 async def test_a_wake_up_that_found_no_room_is_handed_on(queue: Queue) -> None:
     await roles(queue, "w1", "w2")
     await queue.add("high", "1000-0")
@@ -130,6 +142,7 @@ async def test_a_wake_up_that_found_no_room_is_handed_on(queue: Queue) -> None:
     assert await told(queue) == (1, [])
 
 
+@fails_without("wake: no more wake-ups than may watch", "'MAXLEN', cfg.watchers, '*'", "'*'")
 async def test_there_are_no_more_wake_ups_than_workers_that_may_watch(queue: Queue) -> None:
     await roles(queue, "w1")
     for number in range(20):
@@ -138,6 +151,10 @@ async def test_there_are_no_more_wake_ups_than_workers_that_may_watch(queue: Que
     assert (await queue.dump())["wake"] == {"undelivered": 2}
 
 
+@fails_without("wake: who does not come is passed over")
+@fails_without(
+    "wake: one token is enough", "redis.pcall('LLEN', list) ~= 0", "type(redis.pcall('LLEN', list)) ~= 'number'"
+)
 async def test_a_worker_has_one_token_and_who_does_not_come_for_it_is_passed_over(queue: Queue) -> None:
     await roles(queue, "w1", "w2", "w3", "w4")
     await queue.command("DEL", queue.keys.watch)
@@ -154,6 +171,7 @@ async def test_a_worker_has_one_token_and_who_does_not_come_for_it_is_passed_ove
         assert (await queue.dump()).get("waiting", []) == waiting
 
 
+@fails_without("roles: what was said before this pull counts no more")
 async def test_what_was_said_before_a_pull_counts_no_more(queue: Queue) -> None:
     await roles(queue, "w1", "w2", "w3")
     await queue.command("RPUSH", queue.keys.wake_up("w3"), "watch")

@@ -7,6 +7,7 @@ import pytest
 from streamfleet.common.broker.types import Hint, Home, Role, Rooms
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 from tests.scripts.test_pull_roles import told
 
 WATCHER_MS = 7_000
@@ -37,11 +38,13 @@ async def test_a_lane_without_room_is_passed_over(queue: Queue) -> None:
     assert await pull(queue, (5, 5, 5, 1)) == (["low"], Role.WATCHER)
 
 
+@fails_without("choose: nothing of the only lane either", ", waiting[only], arg.rooms[only] - taken", ", waiting[only]")
 async def test_the_only_lane_that_waits_has_its_room_too(queue: Queue) -> None:
     await fill(queue, "low", "low", "low")
     assert (await pull(queue, (3, 3, 3, 1)))[0] == ["low"]
 
 
+@fails_without("choose: nothing of a lane that the worker has no room for", "= taken < arg.rooms[lane]", "= true")
 async def test_what_others_got_counts_for_the_room_of_a_lane(queue: Queue) -> None:
     await fill(queue, "low", "low", "low", "high")
     assert (await pull(queue, (4, 4, 4, 2)))[0] == ["high", "low"]
@@ -56,6 +59,7 @@ async def test_a_lane_that_has_to_wait_is_owed_its_share(queue: Queue) -> None:
     assert (await pull(queue, (1, 1, 1, 1)))[0] == ["high"]
 
 
+@fails_without("choose: a lane that is owed a pick gets a free slot", "if not open and top and", "if false and")
 async def test_a_lane_that_is_owed_gets_a_free_slot_while_others_want_more_than_there_is(queue: Queue) -> None:
     await fill(queue, "low", *["high"] * 24)
     for _ in range(10):
@@ -63,12 +67,14 @@ async def test_a_lane_that_is_owed_gets_a_free_slot_while_others_want_more_than_
     assert (await pull(queue, FULL_OF_LOW))[0] == ["high", "low"]
 
 
+@fails_without("choose: only while others want more than there is", " = before > arg.rooms[top] - taken and ", " = ")
 async def test_a_lane_that_is_owed_leaves_room_for_all_that_wait_before_it(queue: Queue) -> None:
     await fill(queue, "low", *["high"] * 22)
     for _ in range(11):
         assert (await pull(queue, FULL_OF_LOW))[0] == ["high", "high"]
 
 
+@fails_without("choose: a lane that is owed a pick gets no more than its own part", "< arg.owed[lane]", "< arg.owed[1]")
 async def test_a_lane_that_is_owed_gets_no_more_than_its_own_part(queue: Queue) -> None:
     await fill(queue, "low", *["high"] * 30)
     for _ in range(15):
@@ -87,11 +93,13 @@ async def test_full_workers_watch_while_no_idle_one_does(queue: Queue) -> None:
     assert await roles(queue, full[1]) == [Role.WATCHER]  # it keeps its watch
 
 
+@fails_without("roles: nobody watches beside one with more room", "waits and own < bound and", "waits and")
 async def test_nobody_that_is_full_watches_where_an_idle_worker_does(queue: Queue) -> None:
     assert await roles(queue, ("idle", IDLE), ("full", FULL_OF_LOW)) == [Role.WATCHER, Role.WAITER]
     assert await told(queue) == (0, [])
 
 
+@fails_without("watch: none is handed to a full worker beside an idle one", "(bound, calm)", "(math.huge, calm)")
 async def test_an_idle_worker_hands_no_watch_to_a_full_one(queue: Queue) -> None:
     await roles(queue, ("i1", IDLE), ("i2", IDLE), ("full", FULL_OF_LOW))
     await roles(queue, ("i1", (0, 0, 0, 0)))
@@ -99,6 +107,8 @@ async def test_an_idle_worker_hands_no_watch_to_a_full_one(queue: Queue) -> None
     assert await told(queue) == (0, [])
 
 
+@fails_without("roles: who has less room makes way at once, so that a full worker never wins against an idle one")
+@fails_without("roles: each of those that make way is told", "'MAXLEN', cfg.watchers,", "'MAXLEN', 1,")
 async def test_full_workers_make_way_for_an_idle_one_at_once(queue: Queue) -> None:
     """An arrival would go to the one that blocks for longest."""
     await roles(queue, ("f1", FULL_OF_LOW), ("f2", GIVES_WAY), ("f3", FULL_OF_LOW))
@@ -108,6 +118,7 @@ async def test_full_workers_make_way_for_an_idle_one_at_once(queue: Queue) -> No
     assert await roles(queue, ("f1", FULL_OF_LOW), ("f3", FULL_OF_LOW)) == [Role.WAITER, Role.WAITER]
 
 
+@fails_without("roles: who would have to interrupt makes way", "(got < arg.free and 0 or NO_SLOT)", "0")
 async def test_who_would_have_to_interrupt_watches_only_where_nobody_has_a_free_slot(queue: Queue) -> None:
     await fill(queue, "low")
     assert await roles(queue, ("full", GIVES_WAY)) == [Role.WATCHER]
@@ -118,6 +129,9 @@ async def test_who_would_have_to_interrupt_watches_only_where_nobody_has_a_free_
     assert await roles(queue, ("w2", FULL_OF_NORMAL), ("w3", FULL_OF_NORMAL)) == [Role.WATCHER, Role.WAITER]
 
 
+@fails_without(
+    "roles: who has room for more lanes comes first", "LANE_COUNT - lanes_open", "lanes_open == LANE_COUNT and 0 or 3"
+)
 async def test_who_has_a_free_slot_for_more_lanes_watches(queue: Queue) -> None:
     """Else nobody would hear of `normal` work where a worker that is full of it watches, and another one has room."""
     await fill(queue, "low")
@@ -188,6 +202,7 @@ async def test_who_has_most_room_is_woken_first_and_nobody_without_room(
         await queue.command("ZREM", queue.keys.waiting, *woken[: number + 1])  # it comes
 
 
+@fails_without("wake: a full worker hears of urgent requests", "(LANE_COUNT - lane + 1) * NO_ROOM", "NO_ROOM")
 async def test_a_worker_full_of_patient_requests_is_woken_for_an_urgent_one(queue: Queue) -> None:
     """Two others watch, and do not hear of what a worker left behind."""
     await roles(queue, ("w1", GIVES_WAY), ("w2", GIVES_WAY), ("w3", GIVES_WAY))
@@ -198,6 +213,7 @@ async def test_a_worker_full_of_patient_requests_is_woken_for_an_urgent_one(queu
     assert (await pull(queue, GIVES_WAY, "w3", owing=True))[0] == ["critical"]
 
 
+@fails_without("wake: nobody without room", "(LANE_COUNT - lane + 1) * NO_ROOM", "math.huge")
 async def test_full_workers_do_not_wake_each_other_for_what_none_can_take(queue: Queue) -> None:
     await fill(queue, "low", "normal")
     await roles(queue, ("w1", GIVES_WAY), ("w2", GIVES_WAY), ("w3", GIVES_WAY))
@@ -207,6 +223,7 @@ async def test_full_workers_do_not_wake_each_other_for_what_none_can_take(queue:
         assert await told(queue) == (0, [])
 
 
+@fails_without("wake: a watch that has ended counts no more", "or 0) >= now_ms() end", "or 0) > 0 end")
 async def test_full_workers_do_not_wake_each_other_for_what_a_dead_watcher_could_take(queue: Queue) -> None:
     await pull(queue.at(NOW - WATCHER_MS - 1), IDLE, "dead")
     await fill(queue, "normal")
@@ -226,6 +243,7 @@ async def test_a_full_worker_hears_a_plain_xadd_in_its_lanes_alone(queue: Queue,
     assert await pull(queue, GIVES_WAY, hints=hints) == ([lane], Role.NONE)
 
 
+@fails_without("release: an interruption is counted")
 async def test_what_gave_way_goes_back_to_its_rank_and_is_counted(queue: Queue) -> None:
     lease = await queue.running("low")
     await queue.add("low", "1001-0")
@@ -240,6 +258,8 @@ async def test_what_gave_way_goes_back_to_its_rank_and_is_counted(queue: Queue) 
     assert again.interrupted == 2
 
 
+@fails_without("interrupted: forgotten with the entry")
+@fails_without("interrupted: their number is kept")
 async def test_nothing_is_left_of_its_interruptions_when_it_has_ended(queue: Queue) -> None:
     first, second = await queue.running("low"), await queue.running("low", "1001-0")
     await queue.broker.release("w1", [first, second], gave_way=True)
@@ -258,6 +278,11 @@ async def test_a_request_that_is_no_longer_this_workers_is_not_counted(queue: Qu
     assert await queue.command("HGET", "{q}:lanes", "interrupted") is None
 
 
+@fails_without(
+    "interrupted: records of another type lose nothing",
+    "call_if_typed('HSET', ENTRIES, interrupted_field",
+    "call('HSET', ENTRIES, interrupted_field",
+)
 async def test_what_is_known_of_entries_is_left_alone_where_it_has_another_type(queue: Queue) -> None:
     """An error halfway would lose what a pull took."""
     await queue.command("SET", queue.keys.entries, "by hand")

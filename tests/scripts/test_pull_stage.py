@@ -11,6 +11,7 @@ from streamfleet.common.broker.worker import STAGE_ENTRIES
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 
 
 async def test_every_lane_is_staged_by_deadline_ttl_or_patience(queue: Queue) -> None:
@@ -34,6 +35,7 @@ async def test_every_lane_is_staged_by_deadline_ttl_or_patience(queue: Queue) ->
     }
 
 
+@fails_without("entry: deadlines have 16 digits at most", "text and #text <= 16 and", "text and", argument="1" * 17)
 @pytest.mark.parametrize(
     "odd",
     [
@@ -82,6 +84,7 @@ async def test_the_last_of_repeated_fields_counts(queue: Queue) -> None:
     assert (await queue.dump())["ready:high"] == [("1000-0", NOW + 9)]
 
 
+@fails_without("pull: what is too large on arrival ends", "not again and unfit", "not again and deadline and unfit")
 async def test_what_is_too_large_ends_as_it_is_staged(queue: Queue) -> None:
     """If it became ready first, the pull that takes it would copy it once more, and Redis serves nobody meanwhile."""
     await queue.add("high", "1000-0", id="r1", body="x" * 2_001)
@@ -94,6 +97,12 @@ async def test_what_is_too_large_ends_as_it_is_staged(queue: Queue) -> None:
     assert not {"lane:high", "ready:high"} & set(after)
 
 
+@fails_without(
+    "entry: ties first in, first out",
+    "return string.char(64 + #ms) .. ms .. '-' .. string.char(64 + #seq) .. seq",
+    "return 'A' .. ms .. '-A' .. seq",
+)
+@fails_without("stage: bounded in entries", "if staged >= limits.stage_entries or bytes", "if bytes")
 async def test_staging_is_bounded_in_entries_and_goes_on_with_the_next_call(queue: Queue) -> None:
     for number in range(20):
         await queue.add("high", f"1000-{number}")
@@ -105,6 +114,8 @@ async def test_staging_is_bounded_in_entries_and_goes_on_with_the_next_call(queu
     assert [stream_id for stream_id, _ in (await queue.dump())["ready:high"]] == [f"1000-{i}" for i in range(20)]
 
 
+@fails_without("stage: bounded in bytes", " or bytes >= cfg.copied_bytes or", " or")
+@fails_without("stage: chunks shrink with large bodies", "(64, MOST_UNSEEN, math.floor(CHUNK_BYTES / largest))", "(64)")
 async def test_staging_is_bounded_in_bytes(queue: Queue) -> None:
     queue = queue.with_limits(max_entry_bytes=250_000)
     for bytes_each, expected in ((100_000, [3, 3, 1]), (200_000, [2, 2, 1])):
@@ -163,6 +174,7 @@ async def test_a_hint_of_the_wake_stream_is_cleared(queue: Queue) -> None:
     assert await queue.command("XLEN", queue.keys.wake) == 0
 
 
+@fails_without("put back: deleted ones are counted as vanished", "else\n        count('vanished')\n      end", "end")
 async def test_a_hint_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     hints = await queue.hand_out()
@@ -181,6 +193,9 @@ async def test_a_missing_group_is_made_again_and_finds_what_stood_there(queue: Q
     assert len((await queue.pull()).claims) == 1
 
 
+@fails_without(
+    "stage: what a group made anew brings is not counted again", " again and encode_id(id) <= encode_id(again) or ", " "
+)
 async def test_what_a_group_made_anew_brings_to_a_watcher_is_counted_once(queue: Queue) -> None:
     """An entry that ran is neither ready nor delayed by then; one that came meanwhile was never counted."""
     await queue.running("high", "1000-0")
@@ -208,6 +223,8 @@ async def test_lost_scripts_are_sent_again(queue: Queue) -> None:
     assert len((await queue.pull()).claims) == 1
 
 
+@fails_without("stage: what comes again stays where it is", "again and is_tracked(lane, item[1], item[2])", "false")
+@fails_without("stage: counted once where nobody held it", "or HOOKS.waits(lane, id, fields) then", "then")
 async def test_what_is_delivered_again_stays_where_it_is(queue: Queue) -> None:
     """After its group was set back, or made anew: nothing runs twice, is counted twice, or loses its delay."""
     await queue.running("high", "1000-0")
@@ -227,6 +244,8 @@ async def test_what_is_delivered_again_stays_where_it_is(queue: Queue) -> None:
     assert after["counts"] == {"staged": "4"}
 
 
+@fails_without("stage: chunks are bounded before sizes are known", "math.min(64, MOST_UNSEEN, ", "math.min(64, ")
+@fails_without("take: rounds are bounded before sizes are known", "* 4, 128, MOST_UNSEEN, fitting", "* 4, 128, fitting")
 async def test_no_more_is_read_at_once_than_is_bounded_if_all_of_it_is_as_large_as_may_be(queue: Queue) -> None:
     """Entries behind small ones may be large, and nobody knows before they are copied."""
     wide = queue.with_limits(max_entry_bytes=40_000_000)

@@ -12,6 +12,7 @@ from streamfleet.common.connection import Connection
 from streamfleet.common.errors import NotPermitted
 from tests.scripts.harness import BODY, BODY_DIGEST, ERROR, NOW, Queue, entry, ids
 from tests.scripts.keyspace import beside_tenants, changed, id_key
+from tests.scripts.mutants import fails_without
 
 FAR = NOW + 10**6
 
@@ -66,6 +67,7 @@ async def test_ids_that_collide_across_lanes_are_two_requests(queue: Queue) -> N
     assert "result:high:1000-0" not in after
 
 
+@fails_without("unfit: a deadline in seconds is one before the year 2001", "read and read < 978307200000", "read")
 async def test_a_deadline_after_2001_is_in_milliseconds(queue: Queue) -> None:
     await queue.at(1_790_000_000_000).add("high", "1789999999999-0", id="late", deadline=978_307_200_000)
     await queue.at(1_790_000_000_000).pull()
@@ -73,6 +75,7 @@ async def test_a_deadline_after_2001_is_in_milliseconds(queue: Queue) -> None:
     assert error["message"] == "the deadline passed while the request was queued"
 
 
+@fails_without("unfit: a deadline in seconds is told from one that passed", "read and read < 978307200000", "false")
 async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="late", deadline=NOW, reply="me", tenant="t1", meta="m1")
     await queue.at(NOW - 1).pull(wanted=0)
@@ -128,6 +131,7 @@ async def test_drops_make_room_for_what_can_run(queue: Queue) -> None:
     assert (ids(pulled.claims), pulled.dropped) == (["1001-0"], 30)
 
 
+@fails_without("take: drops are bounded", " and dropped < arg.n + 64 and", " and")
 async def test_drops_of_one_call_are_bounded_and_the_rest_is_not_forgotten(queue: Queue) -> None:
     for number in range(300):
         await queue.add("high", f"1000-{number}", deadline=NOW - 1)
@@ -140,6 +144,8 @@ async def test_drops_of_one_call_are_bounded_and_the_rest_is_not_forgotten(queue
     assert await queue.command("LLEN", queue.keys.wake_up("idle")) == 1
 
 
+@fails_without("dead letter: cut short", "string.sub(fields[i + 1], 1, math.max(0, room))", "fields[i + 1]")
+@fails_without("dead letter: names cut short", "string.sub(fields[i], 1, 256)", "fields[i]")
 async def test_an_oversized_entry_fails_and_its_dead_letter_is_cut_short(queue: Queue) -> None:
     await queue.add_flat("high", "1000-0", "id", "big", "x" * 300, "y", "body", "b" * 3000, "meta", "m")
     pulled = await queue.pull()
@@ -169,6 +175,7 @@ async def test_an_entry_of_the_largest_size_runs(queue: Queue) -> None:
     assert (ids(pulled.claims), pulled.dropped) == (["1000-0"], 1)
 
 
+@fails_without("dead letter: a bounded number of fields", "math.min(#fields, 512)", "#fields")
 async def test_an_entry_of_many_fields_is_buried_all_the_same(queue: Queue) -> None:
     await queue.add_flat("high", "1000-0", *[part for i in range(5000) for part in (f"f{i}", "v")])
     assert (await queue.pull()).dropped == 1
@@ -177,6 +184,9 @@ async def test_an_entry_of_many_fields_is_buried_all_the_same(queue: Queue) -> N
     assert len(after["dead"][0]) == 5 + 256
 
 
+@fails_without(
+    "dead letter: others' fields cannot pass as ours", "string.sub(name, 1, 1) == '_' and '_' .. name or name", "name"
+)
 async def test_fields_of_others_cannot_pass_as_ours_in_a_dead_letter(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="mine", _id="yours", _status="succeeded", deadline=1)
     await queue.pull()
@@ -185,6 +195,14 @@ async def test_fields_of_others_cannot_pass_as_ours_in_a_dead_letter(queue: Queu
     assert (letter["__id"], letter["__status"]) == ("yours", "succeeded")
 
 
+@fails_without("entry: names are printable", " and not string.find(text, '[^\\33-\\126]')", "", argument="a b")
+@fails_without("entry: names are short", "#text <= cfg.name_chars", "true", argument="x" * 257)
+@fails_without(
+    "entry: names do not look like fallback names",
+    "      and not string.find(text, '^%a+:%d+%-%d+$') then",
+    " then",
+    argument="high:1-1",
+)
 @pytest.mark.parametrize(
     "odd",
     ["", "a b", "x" * 257, "x" * 1_000_000, "é", "a\nb", "\0", b"\xff\xfe", "high:1-1", "A:0-0"],
@@ -256,6 +274,11 @@ async def test_duplicates_get_one_result_and_every_name_is_told_once(queue: Queu
     assert "lane:high" not in after
 
 
+@fails_without(
+    "take: deleted entries are counted as vanished",
+    "    if not row then\n      remove_entry(lane, id)\n      count('vanished')\n",
+    "    if not row then\n",
+)
 async def test_entries_deleted_by_hand_are_counted_as_vanished(queue: Queue) -> None:
     for number in range(3):
         await queue.add("high", f"1000-{number}")
@@ -296,6 +319,7 @@ async def test_a_claim_says_how_many_of_its_attempts_were_lost_with_their_worker
     assert [(claim.lease.attempt, claim.lost) for claim in claims] == [(4, 2), (1, 0)]
 
 
+@fails_without("take: bytes are bounded", " and bytes < cfg.taken_bytes do", " do")
 async def test_one_reply_carries_a_bounded_number_of_bytes(queue: Queue) -> None:
     queue = queue.with_limits(max_entry_bytes=10**6)
     for number in range(12):
@@ -347,6 +371,7 @@ async def test_a_number_too_large_for_a_stream_id_spoils_nothing(queue: Queue, o
     assert "ready:high" not in await queue.dump()
 
 
+@fails_without("take: fields are those of its lane", "arrived[lane]", "arrived[1]")
 async def test_entries_with_one_stream_id_in_two_lanes_keep_their_own_fields(queue: Queue) -> None:
     for lane in ("high", "low"):
         await queue.add(lane, "1000-0", id=f"in-{lane}", body=lane)

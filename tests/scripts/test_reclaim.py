@@ -12,6 +12,7 @@ from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 from tests.shifted_clock import ShiftedServer
 
 LEASE_MS = 60_000
@@ -66,6 +67,7 @@ async def test_a_request_that_took_its_workers_down_is_given_up(queue: Queue) ->
     assert not {"tries", "lane:high", "ready:high"} & set(after)
 
 
+@fails_without("attempts: so many names and no more")
 async def test_a_dead_letter_names_the_last_workers_that_were_lost(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     for number in range(18):
@@ -80,6 +82,7 @@ async def test_lost_leases_and_retries_count_together(queue: Queue) -> None:
     assert await queue.broker.reclaim(0, 2) == Reclaimed(0, 1, 0)
 
 
+@fails_without("reclaim: somebody is woken")
 async def test_a_watcher_that_died_before_its_pull_counts_no_attempt(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.hand_out()
@@ -95,6 +98,7 @@ async def test_a_watcher_that_died_before_its_pull_counts_no_attempt(queue: Queu
     assert (await queue.claim()).attempt == 1
 
 
+@fails_without("reclaim: lost wake-ups are cleared", "do call('XACK', WAKE, GROUP, row[1]) end", "do end")
 async def test_a_wake_up_that_a_dead_watcher_took_is_cleared(queue: Queue) -> None:
     await queue.command("XADD", queue.keys.wake, "*", "t", 1)
     await queue.command("XREADGROUP", "GROUP", "workers", "~", "STREAMS", queue.keys.wake, ">")
@@ -133,6 +137,7 @@ async def test_reclaiming_is_bounded_in_each_lane(queue: Queue) -> None:
     assert (await queue.broker.reclaim(0, 3, limit=2)).ready == 2
 
 
+@fails_without("groups: missing ones are noticed before a write")
 async def test_a_missing_group_is_noticed_before_anything_is_written(queue: Queue) -> None:
     await queue.running("critical", "1000-0")
     await queue.command("DEL", queue.keys.lane("low"))
@@ -148,6 +153,7 @@ async def test_a_full_redis_still_takes_back_and_gives_up(queue: Queue) -> None:
         assert await queue.broker.reclaim(0, 2) == Reclaimed(0, 1, 0)
 
 
+@fails_without("acquire_housekeeping_lock: one worker at a time", "'NX', 'PX', ARGV[2]", "'PX', ARGV[2]")
 async def test_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
     assert (await queue.broker.acquire_housekeeping_lock("w1", 60_000, 5_000)).mine
     assert not (await queue.broker.acquire_housekeeping_lock("w2", 60_000, 5_000)).mine
@@ -178,6 +184,18 @@ async def test_turns_are_numbered_and_tell_how_many_entries_there_are(queue: Que
     assert (await turn_after(queue, 1_000))[4:] == (2, 2)
 
 
+@fails_without(
+    "acquire_housekeeping_lock: a number written by hand stops no turn",
+    "tonumber(known[3] or 0)",
+    "known[3] or 0",
+    argument="high",
+)
+@fails_without(
+    "acquire_housekeeping_lock: a lane of another type stops no turn", ".pcall('XLEN'", ".call('XLEN'", argument="high"
+)
+@fails_without(
+    "acquire_housekeeping_lock: a lane of another type is not empty", ") or 1) end", ") or 0) end", argument="high"
+)
 @pytest.mark.parametrize("lane", LANES)
 async def test_what_hands_wrote_does_not_stop_the_turns(queue: Queue, lane: Lane) -> None:
     await queue.command("HSET", queue.keys.clock, "turns", "by hand")
@@ -187,14 +205,17 @@ async def test_what_hands_wrote_does_not_stop_the_turns(queue: Queue, lane: Lane
         assert (await turn_after(queue, 1_000))[4:] == (number, 1)
 
 
+@fails_without("acquire_housekeeping_lock: a gap breaks the chain of turns", " or since > tonumber(ARGV[3])", "")
 async def test_a_gap_between_turns_is_where_they_begin(queue: Queue) -> None:
     assert (await turn_after(queue, 5_001))[:3] == (True, 0, 0)
 
 
+@fails_without("acquire_housekeeping_lock: a clock that was set back breaks it", "from or since < 0 or", "from or")
 async def test_turns_begin_anew_where_the_clock_was_set_back(queue: Queue) -> None:
     assert (await turn_after(queue, -60_000))[:3] == (True, 0, 0)
 
 
+@fails_without("reclaim: not by a clock that has stepped forward")
 async def test_nothing_is_taken_back_by_a_clock_that_has_stepped_forward(queue: Queue) -> None:
     await queue.running()
     await queue.age("high", "1000-0", "w1")
@@ -204,6 +225,7 @@ async def test_nothing_is_taken_back_by_a_clock_that_has_stepped_forward(queue: 
     assert await queue.broker.reclaim(LEASE_MS, 3, latest_ms=NOW) == Reclaimed(1, 0, 0)
 
 
+@fails_without("reclaim: not a lease that a clock set back for a moment made old", "if row[3] > longest_ms", "if false")
 async def test_a_lease_claimed_while_the_clock_was_set_back_for_a_moment_counts_anew(
     shifted_clock: ShiftedServer,
 ) -> None:
@@ -218,6 +240,11 @@ async def test_a_lease_claimed_while_the_clock_was_set_back_for_a_moment_counts_
         assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(1, 0, 0)
 
 
+@fails_without(
+    "reclaim: a look that was cut short says nothing of the rest",
+    "if back + dead + ended == 0 then keep_look() end",
+    "keep_look()",
+)
 async def test_a_look_that_was_cut_short_is_no_measure(queue: Queue) -> None:
     for number in range(3):
         await queue.running("high", f"1000-{number}")
@@ -253,6 +280,7 @@ async def test_a_lease_from_before_the_clock_was_set_back_counts_anew(shifted_cl
         assert set(after["tries"]) == {f"2|1000-{number}" for number in range(205)}
 
 
+@fails_without("acquire_housekeeping_lock: a full server too")
 async def test_on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping(queue: Queue) -> None:
     await queue.broker.heartbeat("w1", {})
     async with queue.full_memory():
@@ -261,6 +289,12 @@ async def test_on_a_full_redis_too_one_worker_at_a_time_does_the_housekeeping(qu
     assert (await queue.dump())["maintain"] == "w1"
 
 
+@fails_without(
+    "acquire_housekeeping_lock: a lock written by hand holds up nobody",
+    "  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])\n",
+    "  return {0, 0, alive, now}\n",
+    argument="RPUSH",
+)
 @pytest.mark.parametrize("write", ["RPUSH", "SADD", "SET"])
 async def test_a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping(queue: Queue, write: str) -> None:
     for since in ((), ("turn", 1)):
@@ -273,11 +307,17 @@ async def test_a_lock_that_somebody_wrote_by_hand_does_not_stop_the_housekeeping
         assert (await queue.dump())["maintain"] == "w1"
 
 
+@fails_without(
+    "acquire_housekeeping_lock: nor one from before the clock was set back",
+    "if since >= 0 and since <= 10 *",
+    "if last and since <= 10 *",
+)
 async def test_a_lock_from_before_the_clock_was_set_back_does_not_stop_the_housekeeping(queue: Queue) -> None:
     assert (await queue.broker.acquire_housekeeping_lock("w1", 3_600_000, 5_000)).mine
     assert (await turn_after(queue, -1_800_000))[:3] == (True, 0, 0)
 
 
+@fails_without("reclaim: bytes are bounded")
 async def test_taking_back_is_bounded_in_bytes(queue: Queue) -> None:
     large = queue.with_limits(max_entry_bytes=900_000)
     for number in range(4):
@@ -287,6 +327,7 @@ async def test_taking_back_is_bounded_in_bytes(queue: Queue) -> None:
     assert await large.broker.reclaim(0, 3) == Reclaimed(2, 0, 0)
 
 
+@fails_without("reclaim: a missing wake stream is noticed before a write")
 async def test_a_missing_wake_stream_is_made_again_before_anything_is_taken_back(queue: Queue) -> None:
     """Missed only at the end, what was taken back until then would never have been counted."""
     await queue.add("high", "1000-0")

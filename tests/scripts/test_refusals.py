@@ -11,6 +11,7 @@ from streamfleet.common.broker.types import Completion, Lease
 from streamfleet.common.errors import NotPermitted
 from streamfleet.common.protocol import Status
 from tests.scripts.harness import NOW, Queue
+from tests.scripts.mutants import fails_without
 
 
 @asynccontextmanager
@@ -27,6 +28,11 @@ def answered(lease: Lease, reply: str = "") -> Completion:
     return Completion(lease, Status.SUCCEEDED, {"response": "{}"}, reply)
 
 
+@fails_without(
+    "complete: a refusal halfway leaves nothing uncounted",
+    "local ok, refusal = pcall(function()",
+    "local ok, refusal = (function(outcome) outcome() return true end)(function()",
+)
 async def test_what_was_published_before_a_refusal_is_removed_and_counted(queue: Queue) -> None:
     first = await queue.running("high", "1000-0", id="r1")
     second = await queue.running("low", "1000-0", id="r2")
@@ -39,6 +45,7 @@ async def test_what_was_published_before_a_refusal_is_removed_and_counted(queue:
     assert after["lane:low"]["pending"] == {"1000-0": ("w1", 1)}
 
 
+@fails_without("publish: a refused notification is not remembered as told")
 async def test_a_notification_that_was_refused_is_made_up_for(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1", reply="me")
     async with without(queue, "xadd"):
@@ -50,6 +57,7 @@ async def test_a_notification_that_was_refused_is_made_up_for(queue: Queue) -> N
     assert "lane:high" not in after
 
 
+@fails_without("take: two entries of one id", "local asked = twice or #results", "local asked = #results")
 async def test_the_second_entry_of_an_id_that_ends_in_the_same_pull_is_not_given_out(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1", deadline=NOW + 5)
     await queue.add("high", "1000-1", id="r1", deadline=NOW + 1_000)

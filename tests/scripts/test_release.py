@@ -6,6 +6,7 @@ import pytest
 
 from tests.scripts.harness import NOW, Queue, entry, ids
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 
 
 async def test_released_work_is_ready_at_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
@@ -33,6 +34,7 @@ async def test_a_released_attempt_is_not_counted(queue: Queue) -> None:
     assert (await queue.dump())["tries"] == {"2|1000-0": "1"}
 
 
+@fails_without("release: a turn that was not used comes again", "if turn and", "if false and", argument="low")
 @pytest.mark.parametrize("lane", ["high", "low"])  # one has no share of its own
 async def test_a_turn_that_was_not_used_comes_again_before_more_urgent_lanes(queue: Queue, lane: str) -> None:
     """A request that waits for room in a worker would else find other lanes' requests there, again and again."""
@@ -57,6 +59,7 @@ async def test_a_lost_lease_is_not_released(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("fence: a lease counts once")
 async def test_one_lease_twice_in_a_call_is_released_once(queue: Queue) -> None:
     lease = await queue.running()
     assert await queue.broker.release("w1", [lease, lease]) == 1
@@ -96,6 +99,7 @@ async def test_a_worker_hands_back_what_it_holds_without_knowing(queue: Queue) -
     assert await queue.dump() == after
 
 
+@fails_without("release: one call is bounded in bytes", "= cfg.at_once or bytes >= cfg.copied_bytes ", "= cfg.at_once ")
 async def test_one_call_is_bounded_in_bytes_and_the_rest_follows(queue: Queue) -> None:
     large = queue.with_limits(max_entry_bytes=900_000)
     for number in range(5):

@@ -7,6 +7,7 @@ import pytest
 from streamfleet.common.broker.types import RenewCode
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import Queue
+from tests.scripts.mutants import fails_without
 
 
 async def idle_ms(queue: Queue, lane: str = "high") -> list[int]:
@@ -45,12 +46,14 @@ async def test_a_lost_lease_is_said_and_not_taken_back(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("fence: the attempt", "if holds[lane][id] ~= attempt then return", "if not holds[lane][id] then return")
 async def test_of_several_leases_one_of_another_attempt_is_lost(queue: Queue) -> None:
     mine, other = await queue.running("high", "1000-0"), await queue.running("high", "1000-1")
     codes = await queue.broker.renew("w1", [mine, other._replace(attempt=2)])
     assert codes == [RenewCode.RENEWED, RenewCode.LOST]
 
 
+@fails_without("fence: the worker", "first, last, #ids * 2, worker)", "first, last, #ids * 2)")
 async def test_leases_that_another_worker_has_in_the_same_attempt_are_lost(queue: Queue) -> None:
     leases = [await queue.running("high", "1000-0"), await queue.running("high", "1000-1")]
     assert await queue.broker.release("w1", leases) == 2  # counts no attempt
@@ -78,6 +81,8 @@ async def test_an_entry_deleted_by_hand_is_not_lost_to_the_books(queue: Queue) -
     assert (await queue.broker.audit()).problems() == []
 
 
+@fails_without("fence: the worker, of each entry", "GROUP, id, id, 1, worker)[1]", "GROUP, id, id, 1)[1]")
+@fails_without("fence: a range of more entries than one command reads")
 async def test_leases_among_many_others_are_renewed_and_no_others(queue: Queue) -> None:
     """Of the same worker there are more between two leases than one command reads; another's lie there too."""
     leases = [await queue.running("high", f"1000-{number}") for number in range(12)]

@@ -17,6 +17,7 @@ from streamfleet.operator.repair import Inspection
 from tests.scripts.breaking import KEPT, LABELLED, LOST, Scene, build, build_labelled, drained, finish, mended
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, ids, submission
+from tests.scripts.mutants import fails_without
 from tests.scripts.test_affinity import meet
 
 NAMES = ("done", "running", "delayed", "ready", "ready-too", "handed-out", "undelivered", "undelivered-too")
@@ -30,6 +31,9 @@ async def tells_entries_added(queue: Queue) -> bool:
     return b"redis_version:6." not in await queue.command("INFO", "server")
 
 
+@fails_without("reconcile: what runs stays", "and not (row or due or rank) or", "and not (due or rank) or")
+@fails_without("reconcile: what is delayed stays", "and not (row or due or rank) or", "and not (row or rank) or")
+@fails_without("vanish: not what has ended", "or answered(request_id) or is_tracked", "or is_tracked")
 async def test_a_sound_queue_is_left_as_it_is(queue: Queue) -> None:
     scene = await build(queue)
     before = await queue.dump()
@@ -39,6 +43,11 @@ async def test_a_sound_queue_is_left_as_it_is(queue: Queue) -> None:
     assert await drained(scene) == ALL_DONE
 
 
+@fails_without(
+    "stage: what comes again is not counted again", "= seen and member <= seen", "= false", argument="group destroyed"
+)
+@fails_without("compare: a group beyond the end", argument="group set beyond the end")
+@fails_without("compare: a group set back", "if back then note", "if false then note", argument="group set back")
 @pytest.mark.parametrize("name", KEPT)
 async def test_what_loses_no_body_is_mended_and_every_request_has_one_result(queue: Queue, name: str) -> None:
     kinds, spoil = KEPT[name]
@@ -53,6 +62,16 @@ async def test_what_loses_no_body_is_mended_and_every_request_has_one_result(que
     assert await drained(scene) == ALL_DONE
 
 
+@fails_without(
+    "compare: what the streams know of",
+    "truth = math.max(truth, added + forgotten)",
+    "truth = truth",
+    argument="undelivered entry deleted",
+)
+@fails_without(
+    "compare: a deleted lane is remembered", "added and truth - added - forgotten or 0", "0", argument="lane deleted"
+)
+@fails_without("reconcile: what is known of one that is gone goes", argument="running entry deleted")
 @pytest.mark.every_release
 @pytest.mark.parametrize("name", LOST)
 async def test_what_lost_its_body_is_counted_and_answered(queue: Queue, name: str) -> None:
@@ -134,6 +153,24 @@ async def test_tenants_are_named_by_anybody(queue: Queue) -> None:
 LOOKED_AT = KEPT | LOST | {f"labelled, {name}": found for name, found in LABELLED.items()}
 
 
+@fails_without(
+    "compare: looking sets no group",
+    "      if mend then call('XGROUP', 'SETID'",
+    "      if true then call('XGROUP', 'SETID'",
+    argument="group set beyond the end",
+)
+@fails_without(
+    "reconcile: looking makes nothing ready",
+    "if mend then place(lane, id, fields, rank) end",
+    "place(lane, id, fields, rank)",
+    argument="ready set deleted",
+)
+@fails_without(
+    "reconcile: looking forgets nothing",
+    "if mend then forget(lane, id, field) end",
+    "forget(lane, id, field)",
+    argument="running entry deleted",
+)
 @pytest.mark.parametrize("name", LOOKED_AT)
 async def test_looking_changes_nothing_and_says_what_a_repair_would_find(newest: Queue, name: str) -> None:
     kinds, *_, spoil = LOOKED_AT[name]
@@ -170,6 +207,7 @@ async def test_a_ready_set_comes_back_in_its_order(queue: Queue) -> None:
     assert ids((await queue.pull("w1", 3)).claims) == ["1000-2", "1000-7", "1000-5"]
 
 
+@fails_without("reconcile: somebody is woken")
 async def test_an_idle_worker_is_woken_for_what_was_made_ready(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.pull("w1", 0)
@@ -191,6 +229,7 @@ async def test_a_full_redis_is_mended_all_the_same(queue: Queue) -> None:
     assert report.problems == []
 
 
+@fails_without("reconcile: a lane in bounded calls", "looked < most and bytes < most_bytes do", "looked < most do")
 async def test_one_look_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
     big = queue.with_limits(max_entry_bytes=10**6, lane_limit=1_000)
     for number in range(ENTRIES + 10):
@@ -205,6 +244,7 @@ async def test_one_look_is_bounded_in_entries_and_bytes(queue: Queue) -> None:
     assert after == "1000-2"
 
 
+@fails_without("reconcile: names in bounded calls")
 async def test_one_sweep_is_bounded_in_bytes(queue: Queue) -> None:
     big = queue.with_limits(max_entry_bytes=10**6)
     for number in range(20):
@@ -216,6 +256,7 @@ async def test_one_sweep_is_bounded_in_bytes(queue: Queue) -> None:
     assert verbs == ["reconcile"] * 7
 
 
+@fails_without("reconcile: listed, and gone since")
 async def test_what_changed_since_it_was_listed_is_left_alone(queue: Queue) -> None:
     """Entries are listed first and looked at in another call: in between, a worker may have taken and ended them."""
     await queue.add("high", "1000-0")
@@ -247,6 +288,9 @@ async def test_what_is_known_of_an_entry_goes_with_it(queue: Queue) -> None:
     assert await queue.dump() == before
 
 
+@fails_without("vanish: not what stands", "or is_tracked(lane, id, request_id) then return 0 end", "then return 0 end")
+@fails_without("vanish: not what runs", "  return not pending.err and pending[1]\n", "  return false\n")
+@fails_without("vanish: looking ends nothing", "if ARGV[2] == '1' then\n    local", "if true then\n    local")
 async def test_a_request_is_given_up_as_vanished_only_when_it_can_never_run(queue: Queue) -> None:
     scene = await build(queue)
     assert await scene.queue.broker.end_vanished([*scene.entries, "nobody"], mend=True) == []
@@ -287,6 +331,7 @@ async def test_a_key_set_aside_keeps_what_it_held(queue: Queue) -> None:
     assert not (await Inspection(queue.broker, mend=True).run()).found
 
 
+@fails_without("set aside: what is gone, or right again, is left alone", "if not (kind == 'none' or right)", "if true")
 async def test_a_key_that_is_right_again_is_not_set_aside(queue: Queue) -> None:
     """It is mended by hand just after its type was looked at; or it is gone by then."""
     lane, pipeline = queue.keys.lane("high"), queue.connection.pipeline
@@ -338,6 +383,9 @@ async def test_counters_are_right_after_several_kinds_of_damage_at_once(queue: Q
     assert await drained(scene) == ALL_DONE | {"undelivered": "vanished", "ready": "vanished"}
 
 
+@fails_without(
+    "compare: a group set back before anything was staged", "held and encode_id(held) > encode_id(last) or ", ""
+)
 async def test_a_group_set_back_while_an_entry_is_on_its_way(queue: Queue) -> None:
     """Nothing was staged yet: only the pending entry tells that the group had been further."""
     await queue.add("high", "1000-0", id="r1")
@@ -349,6 +397,7 @@ async def test_a_group_set_back_while_an_entry_is_on_its_way(queue: Queue) -> No
     assert (await queue.dump())["counts"] == {"staged": "1", "succeeded": "1"}
 
 
+@fails_without("vanish: another request at its place is another", "return entry.id == request_id", "return true")
 async def test_another_request_in_the_place_of_a_deleted_one_does_not_stand_for_it(queue: Queue) -> None:
     """A lane that was deleted may give the same stream id again within the same millisecond."""
     scene = await build(queue)
@@ -362,6 +411,7 @@ async def test_another_request_in_the_place_of_a_deleted_one_does_not_stand_for_
     assert other.ok
 
 
+@fails_without("compare: not by counters that were deleted", "if staged >= mirror and added then", "if added then")
 async def test_deleted_counters_make_nothing_vanish(queue: Queue) -> None:
     """Workers count on at once, so that the key is there again, and tells of a few endings out of many."""
     for number in range(20):
@@ -374,6 +424,7 @@ async def test_deleted_counters_make_nothing_vanish(queue: Queue) -> None:
     assert (report.audit.counts.get("vanished", 0), report.audit.accepted) == (0, 2)
 
 
+@fails_without("compare: not while it does not fit")
 async def test_counters_are_left_alone_while_the_rest_does_not_fit(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.pull("w1", 0)
@@ -383,6 +434,7 @@ async def test_counters_are_left_alone_while_the_rest_does_not_fit(queue: Queue)
     assert await queue.dump() == before
 
 
+@fails_without("compare: not by counters of an earlier time", "elseif staged < mirror then", "elseif false then")
 async def test_counters_of_an_earlier_time_make_nothing_vanish(queue: Queue) -> None:
     first, *others = [await queue.running("high", f"1000-{number}") for number in range(3)]
     kept = await queue.command("DUMP", queue.keys.counts)
@@ -396,6 +448,7 @@ async def test_counters_of_an_earlier_time_make_nothing_vanish(queue: Queue) -> 
     assert (audit.counts.get("vanished", 0), audit.problems()) == (0, [])
 
 
+@fails_without("vanish: in bounded calls")
 async def test_looking_for_who_waits_in_vain_is_bounded_in_bytes(queue: Queue) -> None:
     names = [f"r{number}" for number in range(6)]
     await queue.broker.enqueue([submission(name, body="b" * 100_000) for name in names])
@@ -408,6 +461,32 @@ ENDING_WRITES = ("tries", "counts", "dead")  # what complete.lua writes to, besi
 RENEWAL_WRITES = ("tries", "counts", "lanes")
 
 
+@fails_without(
+    "types: ready:low of another type is noticed before a write",
+    "do waiting[each] = call('ZCARD', ready_key(each)) end",
+    "do waiting[each] = 0 end",
+    argument="ready:low",
+)
+@fails_without("types: tries of another type is noticed before a write", argument="tries")
+@fails_without("types: counts of another type is noticed before a write", argument="counts")
+@fails_without(
+    "types: lanes of another type is noticed before a write",
+    "labelled = call('HGET'",
+    "labelled = call_if_typed('HGET'",
+    argument="lanes",
+)
+@fails_without("types: dead of another type is noticed before a write", argument="dead")
+@fails_without("types: waiting of another type is noticed before a write", argument="waiting")
+@fails_without("types: delayed of another type is noticed before a write", argument="delayed")
+@fails_without("types: watch of another type is noticed before a write", argument="watch")
+@fails_without("types: wake of another type is noticed before a write", argument="wake")
+@fails_without("types: wake of another type is noticed before a write by its hints", argument="wake")
+@fails_without("types: tries of another type is noticed before a write of renew", argument="tries")
+@fails_without("types: counts of another type is noticed before a write of renew", argument="counts")
+@fails_without("types: lanes of another type is noticed before a write of renew", argument="lanes")
+@fails_without("types: tries of another type is noticed before a write of complete", argument="tries")
+@fails_without("types: counts of another type is noticed before a write of complete", argument="counts")
+@fails_without("types: dead of another type is noticed before a write of complete", argument="dead")
 @pytest.mark.parametrize(
     "name", ["ready:low", "tries", "counts", "lanes", "delayed", "watch", "dead", "wake", "waiting"]
 )
@@ -473,6 +552,7 @@ async def test_progress_goes_on_to_its_end(queue: Queue) -> None:
     assert told[-1][0] == told[-1][1] > 0
 
 
+@fails_without("info: not behind the last stream id")
 async def test_the_last_stream_id_that_there_can_be_is_looked_at_as_any(queue: Queue) -> None:
     """Redis refuses to look behind it."""
     last = "18446744073709551615-18446744073709551615"

@@ -9,6 +9,7 @@ from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
 from tests.scripts.harness import BODY, NOW, Queue, entry, ids, submission
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 
 
 async def bury(queue: Queue, number: int = 0, **fields: object) -> str:
@@ -25,6 +26,7 @@ async def again(queue: Queue, letter: str, request_id: str, lane: Lane, fields: 
     return new
 
 
+@fails_without("requeue: the letter's own result is no hindrance", "[1] and result[2] ~= former then", "[1] then")
 async def test_a_dead_letter_gets_another_life(queue: Queue) -> None:
     letter = await bury(queue)
     before = await queue.dump()
@@ -46,6 +48,7 @@ async def test_a_dead_letter_gets_another_life(queue: Queue) -> None:
     assert (await queue.broker.audit()).problems() == []
 
 
+@fails_without("requeue: its id stays taken")
 async def test_the_record_of_its_id_names_the_new_entry_so_that_nobody_enqueues_it_a_second_time(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1", reply="me")])
     await queue.complete("w1", await queue.claim(), status=Status.FAILED)
@@ -61,6 +64,11 @@ async def test_the_record_of_its_id_names_the_new_entry_so_that_nobody_enqueues_
     assert queue.limits.result_ttl_ms < await queue.command("PTTL", queue.keys.request("r1"))
 
 
+@fails_without(
+    "requeue: once, however often it is asked for",
+    "return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}",
+    "return {'', ''}",
+)
 async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -> None:
     await queue.broker.enqueue([submission("r1")])
     await queue.complete("w1", await queue.claim(), status=Status.FAILED)
@@ -72,6 +80,12 @@ async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -
     assert await queue.dump() == before
 
 
+@fails_without("requeue: what was purged was not requeued", "and entry ~= former and string.match", "and string.match")
+@fails_without(
+    "requeue: not what was enqueued before the letter was written",
+    "return {id and tonumber(string.match(id, '^%d+')) >= tonumber(string.match(letter, '^%d+')) and id or '', ''}",
+    "return {id or '', ''}",
+)
 async def test_a_letter_that_was_purged_was_not_requeued_though_its_id_is_known(queue: Queue) -> None:
     (accepted,) = await queue.broker.enqueue([submission("r1")])
     before = await queue.dump()
@@ -103,6 +117,7 @@ async def refused(queue: Queue, letter: str) -> str:
     return newer
 
 
+@fails_without("requeue: not over a newer result")
 async def test_a_newer_success_is_not_deleted(queue: Queue) -> None:
     letter = await forgotten(queue)
     await queue.broker.enqueue([submission("r0")])
@@ -110,6 +125,7 @@ async def test_a_newer_success_is_not_deleted(queue: Queue) -> None:
     assert await refused(queue, letter) == "succeeded"
 
 
+@fails_without("requeue: not beside a newer request", argument="d2")
 @pytest.mark.parametrize("digest", ["d1", "d2"])
 async def test_a_newer_request_that_has_not_ended_keeps_its_id(queue: Queue, digest: str) -> None:
     """Otherwise a caller that waits for it by its id gets the answer to the older one."""
@@ -143,6 +159,11 @@ async def test_a_letter_that_was_requeued_and_failed_again_is_requeued_again(que
     assert (await queue.broker.audit()).problems() == []
 
 
+@fails_without(
+    "requeue: no lasting record without an id",
+    "local life = usable_name(request_id) and cfg.record_ttl_ms or cfg.result_ttl_ms",
+    "local life = cfg.record_ttl_ms",
+)
 async def test_a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_only(queue: Queue) -> None:
     await queue.complete("w1", await queue.running("high", "1000-0"), status=Status.FAILED)
     ((letter, _),) = await queue.broker.dead_letters(1)
@@ -152,6 +173,7 @@ async def test_a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_on
     assert 0 < await queue.command("PTTL", queue.keys.request("high:1000-0")) <= queue.limits.result_ttl_ms
 
 
+@fails_without("requeue: not what is gone")
 async def test_a_dead_letter_that_is_gone_is_not_requeued(queue: Queue) -> None:
     letter = await bury(queue)
     assert await queue.broker.purge([letter]) == 1

@@ -6,6 +6,7 @@ from streamfleet.common.broker.types import EnqueueCode
 from streamfleet.common.protocol import Lane, Status
 from tests.scripts.harness import NOW, Queue, submission
 from tests.scripts.keyspace import text
+from tests.scripts.mutants import fails_without
 
 HOUR_MS = 3_600_000
 
@@ -19,6 +20,7 @@ async def left(queue: Queue) -> list[int]:
     return [int(text(row[0]).partition("-")[0]) for row in await queue.command("XRANGE", queue.keys.dead, "-", "+")]
 
 
+@fails_without("retain: to the last one")
 async def test_dead_letters_beyond_their_life_are_deleted_to_the_millisecond(queue: Queue) -> None:
     brief = queue.with_limits(dead_ttl_ms=1_000)
     await letters(queue, NOW - 5_000, NOW - 1_001, NOW - 1_000, NOW - 999, NOW)
@@ -28,6 +30,7 @@ async def test_dead_letters_beyond_their_life_are_deleted_to_the_millisecond(que
     assert (await brief.broker.audit()).problems() == []
 
 
+@fails_without("retain: not before their time", "now_ms() - cfg.dead_ttl_ms", "now_ms()")
 async def test_nothing_is_deleted_before_its_time_nor_where_there_is_nothing(queue: Queue) -> None:
     assert await queue.broker.retain() == 0
     await letters(queue, 1, NOW)
@@ -35,6 +38,7 @@ async def test_nothing_is_deleted_before_its_time_nor_where_there_is_nothing(que
     assert await left(queue) == [1, NOW]
 
 
+@fails_without("retain: bounded", ", DEAD, 'MINID', '~', oldest, 'LIMIT', ARGV[2]", ", DEAD, 'MINID', '~', oldest")
 async def test_one_call_deletes_a_bounded_number(queue: Queue) -> None:
     brief = queue.with_limits(dead_ttl_ms=1)
     await letters(queue, *range(1, 2_001))
@@ -64,6 +68,8 @@ async def test_an_id_is_remembered_while_its_request_waits_and_for_as_long_as_it
     assert await life_ms(queue) <= result_ms
 
 
+@fails_without("finish: an id goes with its result", "redis.pcall('GETEX', key, 'PX', life)", "redis.pcall('GET', key)")
+@fails_without("vanish: an id goes with its result")
 async def test_every_ending_gives_the_id_the_life_of_its_result(queue: Queue) -> None:
     names = ("vanished", "cancelled", "failed", "dead", "succeeded")
     first, *_ = await queue.broker.enqueue([submission(name) for name in names])
@@ -112,6 +118,8 @@ async def kept(queue: Queue) -> list[int]:
     return [int(fields[b"_id"].decode().removeprefix("r")) for _, fields in letters][::-1]
 
 
+@fails_without("dead letters: bounded in bytes")
+@fails_without("dead letters: only what is a whole cap ago goes", " - math.ceil(cfg.dead_bytes / DEAD_PART)", "")
 async def test_dead_letters_are_bounded_in_bytes(queue: Queue) -> None:
     small = queue.with_limits(max_entry_bytes=1_064_960, dead_bytes=2 * PART)
     await end_large(small, range(100))
@@ -122,6 +130,7 @@ async def test_dead_letters_are_bounded_in_bytes(queue: Queue) -> None:
     assert await queue.command("HLEN", queue.keys.dead_parts) < 20, "what is past is forgotten"
 
 
+@fails_without("dead letters: what is past is forgotten", "for number = from, past do", "for number = past, past do")
 async def test_a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drops_nothing(queue: Queue) -> None:
     wide = queue.with_limits(max_entry_bytes=1_064_960, dead_bytes=4 * PART)
     await end_large(wide, range(50))
@@ -135,6 +144,7 @@ async def test_a_smaller_bound_holds_from_the_next_part_on_and_a_larger_one_drop
     assert len(await kept(queue)) == found + 18
 
 
+@fails_without("dead letters: their count holds up no ending", "redis.pcall('HINCRBY',", "call('HINCRBY',")
 async def test_a_count_that_somebody_wrote_by_hand_holds_up_no_ending(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1")
     await queue.command("SET", queue.keys.dead_parts, "by hand")

@@ -7,6 +7,7 @@ import json
 from streamfleet.common.broker.types import Retry, RetryCode, Rooms
 from tests.scripts.harness import BODY_DIGEST, ERROR, NOW, PATIENCE, Queue, entry, ids
 from tests.scripts.keyspace import changed
+from tests.scripts.mutants import fails_without
 
 
 async def test_a_retry_is_delayed_with_its_attempt_counted(queue: Queue) -> None:
@@ -23,6 +24,7 @@ async def test_a_retry_is_delayed_with_its_attempt_counted(queue: Queue) -> None
     )
 
 
+@fails_without("retry_later: somebody is woken")
 async def test_a_retry_without_delay_is_ready_at_once_and_somebody_is_woken(queue: Queue) -> None:
     lease = await queue.running()
     await queue.pull("idle")
@@ -140,6 +142,7 @@ async def test_delayed_work_is_not_given_out_before_it_is_due(queue: Queue) -> N
     assert ids((await queue.at(NOW + 100).pull()).claims) == ["1000-0"]
 
 
+@fails_without("return_delayed: somebody is woken")
 async def test_returned_work_has_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 500), 100)
     await queue.retry("w1", await queue.running("low", "1000-0"), 200)
@@ -200,6 +203,8 @@ async def test_a_tick_mends_a_watcher_that_died(queue: Queue) -> None:
     assert await queue.dump() == {"waiting": [("w2", 0)], "wake:w1": ["1"], "wake:w2": ["1"]}
 
 
+@fails_without("tend_waiting: those that watch are dead if nobody has heard a wake-up")
+@fails_without("tend_waiting: who comes for a wake-up keeps its watch", "> UNHEARD_MS", ">= 0")
 async def test_those_that_watch_and_do_not_come_are_replaced_within_a_second(queue: Queue) -> None:
     for worker in ("w1", "w2", "w3"):
         await queue.pull(worker)
@@ -212,6 +217,7 @@ async def test_those_that_watch_and_do_not_come_are_replaced_within_a_second(que
     assert "watch" not in await queue.dump()
 
 
+@fails_without("tend_waiting: others live where one has died that heard a wake-up", "if not heard then", "if true then")
 async def test_one_that_dies_with_a_wake_up_ends_no_other_watch(queue: Queue) -> None:
     for worker in ("dead", "w2"):
         await queue.pull(worker)
@@ -223,6 +229,7 @@ async def test_one_that_dies_with_a_wake_up_ends_no_other_watch(queue: Queue) ->
     assert len(await queue.read([])) == 1  # it is said again
 
 
+@fails_without("tend_waiting: who waits and is not known says so")
 async def test_workers_that_are_in_no_directory_are_woken_within_ten_seconds(queue: Queue) -> None:
     """It was deleted, or is from an older snapshot. Others that have no room pull, and say so."""
     names = [f"w{number:02}" for number in range(25)]
@@ -239,6 +246,7 @@ async def test_workers_that_are_in_no_directory_are_woken_within_ten_seconds(que
     assert max(map(len, woken)) <= 4
 
 
+@fails_without("tend_waiting: who asks is woken, however many have died")
 async def test_who_does_the_housekeeping_is_woken_behind_many_that_have_died(queue: Queue) -> None:
     await queue.command("ZADD", queue.keys.waiting, *[part for number in range(50) for part in (0, f"dead{number}")])
     await queue.command("ZADD", queue.keys.waiting, 5, "w1")
@@ -248,6 +256,7 @@ async def test_who_does_the_housekeeping_is_woken_behind_many_that_have_died(que
     assert await queue.command("LLEN", queue.keys.wake_up("w1")) == 1
 
 
+@fails_without("tend_waiting: nobody is told beside one with more room, who may be on its way")
 async def test_a_tick_tells_no_full_worker_while_an_idle_one_is_on_its_way(queue: Queue) -> None:
     lease = await queue.running()
     await queue.pull("idle", 8)
@@ -260,6 +269,8 @@ async def test_a_tick_tells_no_full_worker_while_an_idle_one_is_on_its_way(queue
     assert len((await queue.pull("idle", 8, await queue.read([]))).claims) == 1
 
 
+@fails_without("tend_waiting: work is said again to those that watch")
+@fails_without("tend_waiting: somebody else is woken")
 async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
     """The worker that took the token may have died with it."""
     for worker in ("w1", "w2", "w3"):
@@ -282,6 +293,11 @@ async def test_a_full_redis_still_delays_and_returns(queue: Queue) -> None:
     assert json.loads((await queue.dump())["dead"][0]["_error"]) == json.loads(ERROR)
 
 
+@fails_without(
+    "return_delayed: bytes are bounded",
+    "then break end   -- bodies are copied: the next call continues\n  local lane, id",
+    "then end\n  local lane, id",
+)
 async def test_returning_is_bounded_in_bytes(queue: Queue) -> None:
     large = queue.with_limits(max_entry_bytes=900_000)
     for number in range(3):
@@ -299,12 +315,14 @@ async def test_due_times_of_a_clock_that_was_set_back_are_cut_to_the_longest_del
     assert await queue.at(NOW + 30_000).broker.return_delayed(most_delay_ms=30_000) == (1, None)
 
 
+@fails_without("entry: ids ahead of the clock do not count", "or math.min(id_ms(id), now_ms()) end", "or id_ms(id) end")
 async def test_an_id_that_is_ahead_of_a_clock_that_was_set_back_does_not_count(queue: Queue) -> None:
     ahead = queue.at(NOW + 3_600_000)
     lease = await ahead.running("high", f"{NOW + 3_600_000}-0", ttl=500)
     assert await queue.retry("w1", lease, 600) == RetryCode.EXPIRED
 
 
+@fails_without("tend_waiting: watches of a clock that was set back end")
 async def test_watches_of_a_clock_that_was_set_back_end(queue: Queue) -> None:
     await queue.at(NOW + 3_600_000).pull("dead")
     await queue.pull("w1")
@@ -320,6 +338,9 @@ async def test_one_that_is_due_after_its_deadline_ends_as_it_comes_back(queue: Q
     assert not {"tries", "delayed", "lane:high", "ready:high"} & set(after)
 
 
+@fails_without(
+    "retry_later: one call is bounded in bytes", "> cfg.at_once or bytes >= cfg.copied_bytes then", "> cfg.at_once then"
+)
 async def test_one_call_is_bounded_in_bytes(queue: Queue) -> None:
     large = queue.with_limits(max_entry_bytes=900_000)
     leases = [await large.running("high", f"1000-{number}", body="b" * 150_000) for number in range(5)]

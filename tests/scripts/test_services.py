@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FunctionType, ModuleType
-from typing import NamedTuple
 
 import pytest
 import structlog.testing
 
 from streamfleet.common.errors import BrokerUnavailable
 from streamfleet.worker.housekeeping import SERVICES
-from streamfleet.worker.services import homes, pace, tenants, turn
 from streamfleet.worker.services.turn import PART, Turn, take_turn
 from tests.scripts.harness import NOW, Queue
-from tests.scripts.mutants.mutant import Mutant
+from tests.scripts.mutants import fails_without
 from tests.scripts.test_affinity import meet
-from tests.scripts.test_mutants import verb_test_that_fails
 
 HOUR_MS, MANY = 3_600_000, 700
 """More records than a turn looks at usually."""
@@ -50,6 +43,21 @@ async def times(queue: Queue) -> list[int]:
     return [*found, json.loads(await queue.command("GET", queue.keys.pace))["at"]]
 
 
+@fails_without("homes: nothing is ahead of a clock that was set back", "if ms > now_ms]", "if False]", service="homes")
+@fails_without(
+    "homes: no program is ahead of a clock that was set back", 'name.startswith(b"f")', "False", service="homes"
+)
+@fails_without(
+    "homes: after the clock was set back all records are looked at", " and not turn.set_back:", ":", service="homes"
+)
+@fails_without(
+    "tenants: after the clock was set back all records are looked at",
+    "if not turn.set_back:",
+    "if True:",
+    service="tenants",
+)
+@fails_without("turn: after the clock was set back a scan begins anew", "0 if self.set_back else ", "", service="turn")
+@fails_without("turn: what was told of the clock before comes to now", "[*ahead, LAST]", "[LAST]", service="turn")
 async def test_nothing_is_ahead_of_a_clock_that_was_set_back(queue: Queue) -> None:
     await fill(queue)
     await queue.command("HSET", queue.keys.clock, "forgot", NOW)
@@ -73,6 +81,7 @@ async def test_a_turn_looks_at_a_part_of_the_records(queue: Queue) -> None:
     assert not await queue.command("EXISTS", queue.keys.sessions)
 
 
+@fails_without("turn: a scan goes on where the last one ended", "self.scans.get(name, 0)", "0", service="turn")
 async def test_turns_look_at_all_records_one_after_another(queue: Queue) -> None:
     await fill(queue)
     seen: list[bytes] = []
@@ -88,6 +97,7 @@ async def test_turns_look_at_all_records_one_after_another(queue: Queue) -> None
     assert len({*seen}) == number
 
 
+@fails_without("turn: with an error all is looked at once more", "failed and turn.set_back", "False", service="turn")
 async def test_an_error_of_a_service_is_logged_and_the_others_run(queue: Queue) -> None:
     await fill(queue)
     await queue.broker.serve()
@@ -116,143 +126,3 @@ async def test_a_server_that_is_away_ends_the_turn(queue: Queue) -> None:
 
     with pytest.raises(BrokerUnavailable):
         await take_turn(queue.broker, [away])
-
-
-@contextmanager
-def without(rule: Rule) -> Iterator[None]:
-    """Its module runs without it meanwhile."""
-    source = inspect.getsource(rule.module)
-    assert rule.old in source, "change this rule with the service"
-    changed = ModuleType(rule.module.__name__)
-    exec(compile(source.replace(rule.old, rule.new), "without", "exec"), vars(changed))  # noqa: S102 - our own source
-    with pytest.MonkeyPatch.context() as patch:
-        for name, one in _functions(rule.module).items():
-            patch.setattr(one, "__code__", _functions(changed)[name].__code__)
-        yield
-
-
-def _functions(module: ModuleType) -> dict[str, FunctionType]:
-    own = {name: one for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__}
-    methods = {
-        f"{name}.{each}": method
-        for name, one in own.items()
-        if inspect.isclass(one)
-        for each, method in vars(one).items()
-        if isinstance(method, FunctionType)
-    }
-    return methods | {name: one for name, one in own.items() if isinstance(one, FunctionType)}
-
-
-class Rule(NamedTuple):
-    """A rule of a service, taken out.
-
-    Attributes:
-        module: the service.
-        old: text in its source.
-        new: what stands in its place.
-        caught_by: as in `Mutant`.
-    """
-
-    module: ModuleType
-    old: str
-    new: str
-    caught_by: str
-
-
-RULES = {
-    "pace: neither a step of the clock counts nor time in which nobody looked": Rule(
-        pace,
-        "if not 0 <= passed <= STALE_MS:",
-        "if passed == math.inf:",
-        "expected.a_clock_that_was_set_back_or_forward_is_not_measured_by",
-    ),
-    "pace: an idle fleet does not show how fast it is": Rule(
-        pace,
-        'if before and pace["busy"] and before["busy"]:',
-        "if before:",
-        "expected.the_time_of_an_idle_fleet_is_that_of_when_it_was_busy",
-    ),
-    "pace: a burst does not go on": Rule(
-        pace,
-        "each = min(came, lately, ",
-        "each = max(came, lately, ",
-        "expected_turns.a_burst_is_not_expected_to_go_on",
-    ),
-    "pace: the number of senders is bounded": Rule(
-        pace, "[MOST_SENDERS:]", "[10**9 :]", "expected_turns.senders_are_bounded_and_fade"
-    ),
-    "pace: what was written by hand is measured anew": Rule(
-        pace,
-        "except (LookupError, TypeError,",
-        "except (OSError, TypeError,",
-        "expected.a_pace_without_all_its_parts_is_unknown",
-    ),
-    "homes: one that asks for nothing loses what waits for it": Rule(
-        homes, "ms < SILENT_MS for ms", "True for ms", "affinity.who_asks_for_nothing_loses_what_waits"
-    ),
-    "homes: what is no number is none": Rule(
-        homes, "if not name.isdigit()", "if False", "affinity.what_hands_add_to_the_homes_is_taken_out"
-    ),
-    "homes: the number of sessions is bounded": Rule(
-        homes, "max(0, known - MOST_RECORDS)", "0", "affinity.the_number_of_sessions_is_bounded"
-    ),
-    "homes: sessions that nobody uses are forgotten": Rule(
-        homes, "now_ms - ms > UNUSED_MS", "False", "affinity.nothing_is_left_of_sessions_that_nobody_uses"
-    ),
-    "homes: without sessions nothing is asked": Rule(
-        homes, "else len(names)", "else None", "affinity.nothing_is_left_of_sessions_that_nobody_uses"
-    ),
-    "homes: one that has been silent for a minute is lost": Rule(
-        homes,
-        " or silent[name] >= GONE_MS",
-        "",
-        "affinity.times_of_homes_and_sessions_are_not_ahead_of_a_clock_that_was_set_back",
-    ),
-    "homes: nothing is ahead of a clock that was set back": Rule(
-        homes, "if ms > now_ms]", "if False]", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
-    ),
-    "homes: programs are bounded": Rule(homes, 'in b"spfw"', 'in b"spw"', "programs.the_number_of_programs_is_bounded"),
-    "homes: a program is known while it is used": Rule(
-        homes, 'in b"spf" ', 'in b"sp" ', "programs.what_nobody_uses_is_forgotten_and_then_nothing_is_asked"
-    ),
-    "homes: no program is ahead of a clock that was set back": Rule(
-        homes, 'name.startswith(b"f")', "False", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
-    ),
-    "tenants: what operators set counts within seconds": Rule(
-        tenants, '"rules" if rules else "1"', '"1"', "tenants.a_limit_counts_what_began_since_it_was_set"
-    ),
-    "tenants: without them nothing is asked": Rule(
-        tenants, "names or in_lanes", "True", "tenants.nothing_is_left_of_a_tenant_that_has_gone"
-    ),
-    "tenants: turns without a record are looked at": Rule(
-        tenants, "*sorted(in_lanes.difference(names))", "", "tenants.nothing_is_left_of_a_tenant_that_has_gone"
-    ),
-    "tenants: where nobody has a turn, the next one starts at the beginning": Rule(
-        tenants, "if turns_left == 0", "if False", "tenants.a_lane_in_which_nobody_has_a_turn_begins_anew"
-    ),
-    "homes: after the clock was set back all records are looked at": Rule(
-        homes, " and not turn.set_back:", ":", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
-    ),
-    "tenants: after the clock was set back all records are looked at": Rule(
-        tenants, "if not turn.set_back:", "if True:", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
-    ),
-    "turn: after the clock was set back a scan begins anew": Rule(
-        turn, "0 if self.set_back else ", "", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
-    ),
-    "turn: what was told of the clock before comes to now": Rule(
-        turn, "[*ahead, LAST]", "[LAST]", "services.nothing_is_ahead_of_a_clock_that_was_set_back"
-    ),
-    "turn: with an error all is looked at once more": Rule(
-        turn, "failed and turn.set_back", "False", "services.an_error_of_a_service_is_logged_and_the_others_run"
-    ),
-    "turn: a scan goes on where the last one ended": Rule(
-        turn, "self.scans.get(name, 0)", "0", "services.turns_look_at_all_records_one_after_another"
-    ),
-}
-
-
-@pytest.mark.parametrize("name", RULES)
-async def test_a_rule_taken_out_is_noticed(name: str, redis_url: str) -> None:
-    rule = RULES[name]
-    with without(rule):
-        assert await verb_test_that_fails(Mutant(name, caught_by=rule.caught_by), redis_url)

@@ -8,6 +8,7 @@ from streamfleet.common.broker.types import CompleteCode, Completion, Lease, Sub
 from streamfleet.common.errors import BrokerOutOfMemory
 from streamfleet.common.protocol import Lane, Status
 from tests.scripts.harness import BODY, ERROR, NOW, Queue, submission
+from tests.scripts.mutants import fails_without
 
 
 def group(number: int = 0, request_id: str = "r1", *, attempt: int = 1, lasting: bool = True) -> TokenGroup:
@@ -89,6 +90,10 @@ async def test_the_end_comes_with_the_result(queue: Queue, status: Status) -> No
     assert (await tokens(queue))[1:] == [ended(status, 1, 2)]
 
 
+@fails_without(
+    "tokens: an outcome ends them", "= #KEYS > SHARED + 2 * #outcomes and tokens_of(values, n, attempt) or nil", "= nil"
+)
+@fails_without("tokens: those of others are not ended", "if values[i] == 'streamed' then return", "if true then return")
 async def test_of_several_outcomes_only_the_streamed_ones_have_an_end(queue: Queue) -> None:
     plain = await queue.running("high", "1000-0", id="r0")
     leases = [await streaming(queue, f"1000-{number}", id=f"r{number}") for number in (1, 2)]
@@ -114,6 +119,7 @@ async def test_who_lost_the_lease_ends_nothing(queue: Queue) -> None:
     assert await tokens(queue) == []
 
 
+@fails_without("tokens: what no worker ends is ended for readers too", "entry.reply, read and {})", "entry.reply)")
 async def test_one_that_expires_in_the_queue_is_ended_by_the_pull(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1", stream="1", deadline=NOW)
     await queue.add("high", "1000-1", id="r2", deadline=NOW)
@@ -143,6 +149,7 @@ async def test_one_that_is_given_up_is_ended(queue: Queue) -> None:
     assert (await tokens(queue))[1:] == [ended("dead")]
 
 
+@fails_without("tokens: they expire")
 async def test_one_that_is_lost_with_its_last_worker_is_ended(queue: Queue) -> None:
     await streaming(queue)
     assert (await queue.broker.reclaim(0, 1)).dead == 1
@@ -165,6 +172,7 @@ def streamed(request_id: str, **more: str) -> Submission:
     return Submission(sub.id, sub.lane, {**sub.fields, "stream": b"1"}, sub.digest, sub.reply)
 
 
+@fails_without("tokens: a cancel that told readers says so", ", streamed = tokens and '0'}", "}")
 async def test_one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once(queue: Queue) -> None:
     await queue.broker.enqueue([streamed("r1"), submission("r2")])
     for name in ("r1", "r2", "r1"):
@@ -174,6 +182,7 @@ async def test_one_that_is_cancelled_in_the_queue_is_ended_at_once_and_once(queu
     assert "lane:high" not in await queue.dump()
 
 
+@fails_without("tokens: a cancel ends them by the entry")
 async def test_one_that_runs_and_is_cancelled_before_its_first_token_is_ended_at_once(queue: Queue) -> None:
     await queue.broker.enqueue([streamed("r1")])
     await queue.claim()
@@ -193,6 +202,7 @@ async def test_one_that_was_put_in_by_hand_is_ended_at_once(queue: Queue) -> Non
     assert await tokens(queue) == [ended("cancelled")]
 
 
+@fails_without("tokens: who was not told is made up for")
 async def test_one_whose_entry_is_not_found_is_ended_when_that_is_removed(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1", stream="1")
     await queue.command("SET", queue.keys.request("r1"), "d x ", "PX", 60_000)  # tells no entry
@@ -202,6 +212,7 @@ async def test_one_whose_entry_is_not_found_is_ended_when_that_is_removed(queue:
     assert await tokens(queue) == [ended("cancelled")]
 
 
+@fails_without("tokens: a cancel ends them by what was streamed", "= call('EXISTS', KEYS[SHARED + 3]) == 1", "= false")
 async def test_one_whose_entry_is_not_found_and_that_streams_already_is_ended_at_once(queue: Queue) -> None:
     lease = await streaming(queue)
     await queue.command("SET", queue.keys.request("r1"), "d x ", "PX", 60_000)  # tells no entry
@@ -212,6 +223,8 @@ async def test_one_whose_entry_is_not_found_and_that_streams_already_is_ended_at
     assert (await tokens(queue))[1:] == [ended("cancelled")]
 
 
+@fails_without("tokens: by the entry of that request", "entry and entry.id == id then return", "entry then return")
+@fails_without("tokens: an odd record cancels nothing less", "= pcall(call, 'XRANGE',", "= true, call('XRANGE',")
 async def test_an_entry_that_is_another_requests_says_nothing_of_this_one(queue: Queue) -> None:
     """A record is anybody's work: it may name any entry."""
     await queue.add("high", "1000-0", id="other", stream="1")
@@ -233,6 +246,7 @@ async def test_what_ended_is_not_ended_again(queue: Queue) -> None:
 # -- the same id again -------------------------------------------------------------------------------------
 
 
+@fails_without("tokens: who was told is not told again", "(entry) and not result[3] then", "(entry) then")
 async def test_a_duplicate_adds_no_second_end(queue: Queue) -> None:
     lease = await streaming(queue)
     await queue.broker.complete("w1", [done(lease)])
@@ -241,6 +255,7 @@ async def test_a_duplicate_adds_no_second_end(queue: Queue) -> None:
     assert await tokens(queue) == [ended("succeeded", 1, 2)]
 
 
+@fails_without("tokens: made up for once")
 async def test_readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too(queue: Queue) -> None:
     await queue.complete("w1", await queue.running("high", "1000-0", id="r1"))
     for number in (5, 6):
@@ -249,6 +264,8 @@ async def test_readers_of_a_duplicate_of_one_that_was_not_streamed_are_told_too(
     assert await tokens(queue) == [ended("succeeded")]
 
 
+@fails_without("tokens: another life has its own")
+@fails_without("tokens: another life says that it is one")
 async def test_another_life_begins_without_the_tokens_of_the_former_one(queue: Queue) -> None:
     lease = await streaming(queue)
     await queue.broker.publish_tokens([group()], 100)
@@ -262,6 +279,7 @@ async def test_another_life_begins_without_the_tokens_of_the_former_one(queue: Q
     assert await tokens(queue) == [{"requeued": letter}, ended("succeeded", 1, 2)]
 
 
+@fails_without("tokens: of what vanished", "call('EXISTS', tokens) == 1 and {} or nil", "nil")
 async def test_one_whose_entry_was_deleted_is_ended_where_it_streamed(queue: Queue) -> None:
     await queue.broker.enqueue([streamed("r1"), streamed("r2")])
     for lease in [claim.lease for claim in (await queue.pull("w1", 2)).claims]:
@@ -275,6 +293,7 @@ async def test_one_whose_entry_was_deleted_is_ended_where_it_streamed(queue: Que
 # -- refusals ----------------------------------------------------------------------------------------------
 
 
+@fails_without("tokens: a refusal holds up no ending", "local added = redis.pcall", "local added = call")
 async def test_a_key_of_another_type_holds_up_no_ending(queue: Queue) -> None:
     lease = await streaming(queue)
     await queue.command("SET", queue.keys.tokens("r1"), "mine", "PX", 60_000)

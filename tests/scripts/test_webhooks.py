@@ -22,6 +22,7 @@ from streamfleet.gateway.webhook_messages import (
 )
 from tests.scripts.harness import NOW, Queue
 from tests.scripts.keyspace import changed, pairs, text
+from tests.scripts.mutants import fails_without
 
 LIMITS = WebhookLimits(now_ms=NOW, outstanding=4, remember_ms=10_000, dead_cap=100, dead_ttl_ms=10_000)
 DELIVERED = Settlement(Ending.DELIVERED, status=204)
@@ -104,11 +105,16 @@ async def test_an_announced_webhook_is_due(queue: Queue) -> None:
     assert await hooks.dump() == {"due": ["m1"], "held": ["d1"], "messages": ["m1"], "tries": {"m1": "1"}}
 
 
+@fails_without("webhook_take: the group begins at the beginning", "', DUE, GROUP, '0', '", "', DUE, GROUP, '$', '")
 async def test_what_was_announced_before_anybody_took_is_not_missed(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1", "m2")
     assert [each.id for each in (await hooks.take()).deliveries] == ["m1", "m2"]
 
 
+@fails_without(
+    "webhook_announce: once while outstanding", "HEXISTS', MESSAGES, id) == 1 or call('", "", argument="later"
+)
+@fails_without("webhook_announce: once when ended", "== 1 or call('ZSCORE', ENDED, id)", "== 1", argument="dead")
 @pytest.mark.parametrize("stage", ["due", "held", "later", "delivered", "dead"])
 async def test_an_event_is_announced_once_wherever_it_is(queue: Queue, stage: str) -> None:
     hooks = await Hooks(queue).announced("m1")
@@ -121,6 +127,8 @@ async def test_an_event_is_announced_once_wherever_it_is(queue: Queue, stage: st
     assert before is None or await hooks.dump() == before
 
 
+@fails_without("webhooks: ended ones are remembered")
+@fails_without("webhook_take: not for ever")
 async def test_an_ended_event_is_remembered_for_a_while(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     await hooks.settle(await hooks.one(), DELIVERED)
@@ -132,6 +140,8 @@ async def test_an_ended_event_is_remembered_for_a_while(queue: Queue) -> None:
     assert await hooks.at(NOW + 10_000).broker.announce(message())
 
 
+@fails_without("webhook_settle: refusals by settings are counted")
+@fails_without("webhooks: refusals are forgotten at the end", ", id, 'refused:' .. id, 'refuser:' .. id", ", id")
 async def test_refusals_are_counted_apart_from_attempts_until_the_end(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     refused = Settlement(Ending.BACK, reason=Reason.REFUSED)
@@ -146,6 +156,7 @@ async def test_refusals_are_counted_apart_from_attempts_until_the_end(queue: Que
     assert "tries" not in await later.dump()
 
 
+@fails_without("webhook_take: who forbade it lets others go first")
 async def test_who_forbade_one_lets_others_go_first(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     refused = Settlement(Ending.BACK, 1_000, Reason.REFUSED)
@@ -157,6 +168,7 @@ async def test_who_forbade_one_lets_others_go_first(queue: Queue) -> None:
     await hooks.at(NOW + 3_000).one("d2")  # nobody else came
 
 
+@fails_without("webhook_announce: bounded", "call('HLEN', MESSAGES) >= cfg.outstanding", "false")
 async def test_so_many_are_outstanding_and_no_more(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1", "m2", "m3", "m4")
     assert "4 webhooks are outstanding" in await refusal(hooks.broker.announce(message("m5")))
@@ -168,6 +180,10 @@ async def test_so_many_are_outstanding_and_no_more(queue: Queue) -> None:
     assert await hooks.broker.announce(message("m5"))
 
 
+@fails_without("webhook_announce: bounded for each tenant")
+@fails_without("webhook_announce: a tenant's count comes down", "mine >= cfg.per_tenant or call", "call")
+@fails_without("webhook_announce: not all are counted at every announcement", "[2]) or 0)) >= 1000", "[2]) or 0)) >= 0")
+@fails_without("webhook_announce: only the tenant's own count", "return counts[tenant] or 0", "return #all / 2")
 async def test_one_tenant_does_not_take_what_all_may_have(queue: Queue) -> None:
     hooks = await Hooks(queue, per_tenant=2).announced("m1", "m2")
     assert "2 webhooks of this tenant are outstanding" in await refusal(hooks.broker.announce(message("m3")))
@@ -179,6 +195,7 @@ async def test_one_tenant_does_not_take_what_all_may_have(queue: Queue) -> None:
     assert await refusal(later.broker.announce(message("m5")))
 
 
+@fails_without("webhook_announce: what has ended is forgotten", " or call('HLEN', USE) > 2 * cfg.outstanding", "")
 async def test_what_tenants_used_is_forgotten(queue: Queue) -> None:
     """Also where none of them comes to its limit: anybody may have a key of their own."""
     hooks = Hooks(queue, outstanding=5)
@@ -203,6 +220,7 @@ async def test_a_requeued_one_counts_again_as_its_tenants(queue: Queue) -> None:
     assert await refusal(hooks.at(NOW + 1_000, per_tenant=2).broker.announce(message("m3")))
 
 
+@fails_without("webhook_take: not before its time", "', LATER, '-inf', whole(now), '", "', LATER, '-inf', '+inf', '")
 async def test_one_that_failed_is_due_again_when_its_time_has_come(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     assert await hooks.settle(await hooks.one(), LATER)
@@ -214,6 +232,7 @@ async def test_one_that_failed_is_due_again_when_its_time_has_come(queue: Queue)
     assert await hooks.dump() == {"due": ["m1"], "held": ["d1"], "messages": ["m1"], "tries": {"m1": "2"}}
 
 
+@fails_without("webhook_settle: handed back, it does not count")
 async def test_one_that_was_handed_back_does_not_count_it(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     for _ in range(3):
@@ -245,6 +264,7 @@ async def test_a_dead_one_is_kept_with_its_reason(queue: Queue) -> None:
     assert (letter.message, letter.reason, letter.attempts, letter.status) == (message(), "gone", 1, 410)
 
 
+@fails_without("webhook_take: not what somebody holds", ", GROUP, 'IDLE', whole(cfg.lease_ms),", ", GROUP, 'IDLE', 0,")
 async def test_what_a_silent_deliverer_holds_goes_to_another(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     mine = await hooks.one("d1")
@@ -259,6 +279,7 @@ async def test_what_a_silent_deliverer_holds_goes_to_another(queue: Queue) -> No
     assert await hooks.dump() == {"ended": {"m1": NOW}}
 
 
+@fails_without("webhooks: what is remembered is bounded")
 async def test_what_is_remembered_of_ended_ones_is_bounded(queue: Queue) -> None:
     hooks = Hooks(queue)
     for number in range(10 * LIMITS.outstanding + 5):
@@ -270,6 +291,7 @@ async def test_what_is_remembered_of_ended_ones_is_bounded(queue: Queue) -> None
     assert await queue.command("ZSCORE", hooks.names.ended, "m5") is not None
 
 
+@fails_without("webhook_settle: only of this attempt", "held and call('HGET', TRIES, id) == attempt", "held")
 async def test_an_attempt_is_not_ended_by_a_former_one_of_the_same_deliverer(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     former = await hooks.one("d1")
@@ -280,6 +302,7 @@ async def test_an_attempt_is_not_ended_by_a_former_one_of_the_same_deliverer(que
     assert await hooks.settle(latter, DELIVERED)
 
 
+@fails_without("webhook_settle: once", "held and call('HGET', TRIES, id) ==", "call('HGET', TRIES, id) ==")
 async def test_an_ending_that_is_said_twice_counts_once(queue: Queue) -> None:
     """An answer was lost, so it is said again; meanwhile another took it, for what counts as the same attempt."""
     hooks = await Hooks(queue).announced("m1")
@@ -296,6 +319,8 @@ async def test_an_ending_that_is_said_twice_counts_once(queue: Queue) -> None:
     assert await hooks.dump() == before
 
 
+@fails_without("webhook_take: no more than asked for", "'COUNT', wanted - #taken,", "'COUNT', 1000,")
+@fails_without("webhook_take: none is not all", "if #taken < wanted then", "if true then")
 async def test_nobody_takes_more_than_it_asks_for(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1", "m2", "m3")
     assert (await hooks.take(most=0)).deliveries == []
@@ -305,6 +330,9 @@ async def test_nobody_takes_more_than_it_asks_for(queue: Queue) -> None:
     assert [each.id for each in (await brief.take("d2", 3)).deliveries] == ["m1", "m2", "m3"]
 
 
+@fails_without(
+    "webhook_take: only what has a message", "and call('HGET', MESSAGES, id)", "and (call('HGET', MESSAGES, id) or '')"
+)
 async def test_what_lost_its_message_is_dropped(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1", "m2")
     await queue.command("HDEL", hooks.names.messages, "m1")
@@ -322,6 +350,7 @@ async def test_what_cannot_be_read_is_still_somebodys(queue: Queue) -> None:
     assert (letter.webhook_id, letter.message) == ("m1", None)
 
 
+@fails_without("webhooks: a full server can be drained", "() call('XACK', DUE, GROUP, '0-0') end", "() end")
 async def test_a_full_redis_can_be_drained_and_takes_no_more(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1", "m2", "m3")
     async with queue.full_memory():
@@ -335,6 +364,7 @@ async def test_a_full_redis_can_be_drained_and_takes_no_more(queue: Queue) -> No
     assert (after["messages"], [letter["id"] for letter in after["dead"]]) == (["m2"], ["m3"])
 
 
+@fails_without("webhook_take: dead ones have an end of life")
 async def test_dead_ones_are_let_go_of_in_time(queue: Queue) -> None:
     hooks = Hooks(queue)
     for time_ms in (NOW - 20_000, NOW - 10_001, NOW - 10_000, NOW):
@@ -343,6 +373,7 @@ async def test_dead_ones_are_let_go_of_in_time(queue: Queue) -> None:
     assert [letter["id"] for letter in (await hooks.dump())["dead"]] == [str(NOW - 10_000), str(NOW)]
 
 
+@fails_without("webhook_settle: dead ones are bounded", "'MAXLEN', '~', whole(cfg.dead_cap), ", "")
 async def test_there_are_not_many_more_dead_ones_than_the_cap(queue: Queue) -> None:
     hooks = Hooks(queue, dead_cap=10)
     for number in range(400):
@@ -352,6 +383,7 @@ async def test_there_are_not_many_more_dead_ones_than_the_cap(queue: Queue) -> N
     assert len((await hooks.dump())["dead"]) < 250, "as near as Redis does it by the node"
 
 
+@fails_without("webhook_requeue: it has not ended any more")
 @pytest.mark.every_release
 async def test_a_requeued_one_has_all_its_attempts_again(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
@@ -367,6 +399,7 @@ async def test_a_requeued_one_has_all_its_attempts_again(queue: Queue) -> None:
     assert (delivery.attempt, delivery.message) == (1, again)
 
 
+@fails_without("webhook_requeue: not what is gone")
 async def test_one_that_is_gone_is_not_requeued(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     await hooks.settle(await hooks.one(), DEAD)
@@ -375,6 +408,7 @@ async def test_one_that_is_gone_is_not_requeued(queue: Queue) -> None:
     assert await hooks.dump() == before
 
 
+@fails_without("webhook_requeue: not twice", "if call('HEXISTS', MESSAGES, id) == 0 then\n", "if true then\n")
 async def test_one_that_is_outstanding_again_is_not_made_due_twice(queue: Queue) -> None:
     """It died, was forgotten, and its event was announced anew: then somebody requeues the letter."""
     hooks = await Hooks(queue).announced("m1")
@@ -398,6 +432,7 @@ async def test_a_requeue_needs_room(queue: Queue) -> None:
     assert await hooks.dump() == before
 
 
+@fails_without("gateway_change: unless somebody else was faster")
 async def test_secrets_are_changed_by_one_at_a_time(queue: Queue) -> None:
     hooks = Hooks(queue)
     assert await hooks.broker.secrets("t1") == b""
@@ -428,6 +463,8 @@ async def silent(hooks: Hooks) -> None:
     await hooks.queue.command("BLPOP", "nothing", 0.01)
 
 
+@fails_without("webhook_take: who is gone is forgotten")
+@fails_without("webhook_take: not who holds something", "named(row, 'pending') == 0 and", "")
 async def test_deliverers_that_are_gone_are_forgotten(queue: Queue) -> None:
     hooks = await Hooks(queue).announced("m1")
     await hooks.take("gone-1")
@@ -440,6 +477,7 @@ async def test_deliverers_that_are_gone_are_forgotten(queue: Queue) -> None:
     assert await deliverers(hooks) == []
 
 
+@fails_without("webhook_take: not who took just now", " and named(row, 'idle') >= cfg.lease_ms and", " and")
 async def test_who_took_lately_is_not_forgotten(queue: Queue) -> None:
     hooks = Hooks(queue)
     await hooks.take()

@@ -29,6 +29,7 @@ local seen = ARGV[5] ~= '' or answered(id)
 local lane, entry_id, entry, further = find_entry(seen and ARGV[5] or id)
 if not (lane or seen) then
   if usable_name(id) then lane, entry_id, entry, further = search(id, ARGV[6]) end
+  -- @guard cancel: what came by a plain XADD is looked for to the end
   if further then return further end
   -- @guard cancel: an id that the queue has never seen blocks nothing
   if not lane and ARGV[7] == '' then return 2 end

@@ -12,8 +12,11 @@
 local worker, outcomes, results = ARGV[2], read_outcomes()
 -- This read of the lanes raises NOGROUP or WRONGTYPE before any write, as do the ones that follow.
 local holds, gone = fence(outcomes, worker, #outcomes), {nil, nil, nil, nil}
+-- @guard types: tries of another type is noticed before a write of complete
 some_attempts()
+-- @guard types: counts of another type is noticed before a write of complete
 call('HLEN', COUNTS)
+-- @guard types: dead of another type is noticed before a write of complete
 call('XLEN', DEAD)
 open_for_writes()
 -- One check for all results, because there is rarely one.

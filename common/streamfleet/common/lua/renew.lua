@@ -8,8 +8,11 @@
 -- An entry that was XDELed by hand is lost: from Redis 7.0 on its pending row goes here, and nothing else would count it. What
 -- was charged for it is given back by the upkeep.
 -- These raise WRONGTYPE before any write: an entry that has vanished is taken out of them too.
+-- @guard types: tries of another type is noticed before a write of renew
 some_attempts()
+-- @guard types: counts of another type is noticed before a write of renew
 call('HLEN', COUNTS)
+-- @guard types: lanes of another type is noticed before a write of renew
 call('HLEN', LANES)
 open_for_writes()
 local worker, leases = ARGV[2], cjson.decode(ARGV[3])

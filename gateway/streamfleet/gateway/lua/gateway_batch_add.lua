@@ -11,13 +11,17 @@
 --   its open batches are too large; 3 the key belongs to another request; 4 the key belongs to the same request, which
 --   made this batch; 5 too many have not ended; 6 too many are kept: the oldest that ended have to go first; 7 the tenant
 --   has too many files.
+-- @guard gateway_batch_add: asked again
 if redis.call('EXISTS', KEYS[1]) == 1 then return {1, ARGV[1]} end
 if ARGV[5] ~= '' then
   local named = redis.call('HMGET', KEYS[6], 'batch', 'digest')
+  -- @guard gateway_batch_add: a name is for one thing
   if named[1] and named[2] ~= ARGV[5] then return {3, ''} end
+  -- @guard gateway_batch_add: a name is one batch's
   if named[1] then return {4, named[1]} end
 end
 local input = redis.call('HMGET', KEYS[4], 'tenant', 'bytes')
+-- @guard gateway_batch_add: whose the input is
 if input[1] ~= ARGV[2] then return {0, ''} end
 local bytes, most, most_open = tonumber(input[2]) or 0, tonumber(ARGV[4]), tonumber(ARGV[7])
 local queued, open = used(KEYS[5], 'queued_bytes'), used(KEYS[5], 'open')
@@ -40,6 +44,7 @@ end
 
 -- @guard gateway_batch_add: a batch that is gone counts no more
 if open >= most_open or (most > 0 and queued + bytes > most) then count_anew() end
+-- @guard gateway_batch_add: all open batches of a tenant
 if most > 0 and queued + bytes > most then return {2, ''} end
 -- @guard gateway_batch_add: a tenant's open batches
 if open >= most_open then return {5, ''} end
@@ -56,6 +61,7 @@ redis.call('ZADD', KEYS[2], 0, ARGV[1])
 redis.call('ZADD', KEYS[3], ARGV[3], ARGV[1])
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[6], 'batch', ARGV[1], 'digest', ARGV[5])
+  -- @guard gateway_batch_add: names are forgotten
   redis.call('PEXPIRE', KEYS[6], ARGV[6])
 end
 return {1, ARGV[1]}

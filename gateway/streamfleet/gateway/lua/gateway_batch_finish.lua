@@ -9,8 +9,10 @@
 --   file), `fields` (of both files), `names` (of each), `files_kept_ms` (for how long both are kept), `stats` (field to
 --   what to add), `errors` (JSON or false); 6 epoch ms in place of the server's, or ''.
 -- Returns 1 ended, now or by the same call before; 0 another gateway has it.
+-- @guard gateway_batch_finish: fenced by the epoch
 if theirs() then return 0 end
 local status = call('HGET', KEYS[1], 'status')
+-- @guard gateway_batch_finish: asked again
 if status == ARGV[3] then return 1 end
 local say, now = cjson.decode(ARGV[5]), clock_ms(ARGV[6])
 local ends = string.format('%.0f', now + say.files_kept_ms)
@@ -20,6 +22,7 @@ call('DEL', KEYS[2])   -- first: it needs no memory, and a full server then allo
 local bytes = call('HMGET', KEYS[1], 'output_bytes', 'error_bytes')
 -- @guard gateway_batch_finish: one less is open
 if call('HDEL', KEYS[11], mine) == 1 then
+  -- @guard gateway_batch_finish: gives room back
   give_back(KEYS[11], 'queued_bytes', input_bytes, queued)
   give_back(KEYS[11], 'open', 1, open)
 end
@@ -31,6 +34,7 @@ for i = 1, 2 do
     call('HSET', file, 'created_ms', string.format('%.0f', now), unpack(about))
     call('ZADD', KEYS[7], 0, say.files[i])
     call('ZADD', KEYS[8], ends, say.files[i])
+    -- @guard gateway_batch_finish: its files take room
     call('HINCRBY', KEYS[11], 'file_bytes', bytes[i] or '0')
   end
 end

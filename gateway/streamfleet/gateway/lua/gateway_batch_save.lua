@@ -8,14 +8,17 @@
 --   server's, or ''.
 -- Returns code and status: code 1 written; 0 another gateway has the batch; 2 a line is finished already; 3 a content
 --   has expired. Nothing is written unless the code is 1. The status changes only if it is `from`.
+-- @guard gateway_batch_save: fenced by the epoch
 if theirs() then return {0, ''} end
 local step, now = cjson.decode(ARGV[3]), clock_ms(ARGV[4])
 local status = call('HGET', KEYS[1], 'status')
 for _, line in ipairs(step.lines) do
+  -- @guard gateway_batch_save: a line is finished once
   if call('GETBIT', KEYS[2], line - 1) == 1 then return {2, status} end
 end
 for _, part in ipairs(step.parts) do
   local held = call('ZSCORE', KEYS[3], part[2])
+  -- @guard gateway_batch_save: a content whose time is over
   if not held or tonumber(held) <= now then return {3, status} end
 end
 -- Needs no memory, and a full server then allows the rest too, so that finished lines can be stored.
@@ -29,6 +32,7 @@ end
 for _, line in ipairs(step.lines) do call('SETBIT', KEYS[2], line - 1, 1) end
 for name, more in pairs(step.counts) do call('HINCRBY', KEYS[1], name, string.format('%.0f', more)) end
 for name, value in pairs(step.fields) do call('HSET', KEYS[1], name, value) end
+-- @guard gateway_batch_save: progress makes stumbles forgotten
 call('HDEL', KEYS[1], 'stumbles')
 if step.to and status == step.from then
   status = step.to

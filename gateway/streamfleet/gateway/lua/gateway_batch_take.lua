@@ -6,6 +6,7 @@
 local until_ms, now = redis.call('ZSCORE', KEYS[2], ARGV[1]), clock_ms(ARGV[4])
 if not until_ms or tonumber(until_ms) > now then return {0, {}} end
 redis.call('ZREM', KEYS[2], ARGV[1])   -- first: it needs no memory, and a full server then allows the rest too
+-- @guard gateway_batch_take: it is gone
 if redis.call('EXISTS', KEYS[1]) == 0 then return {0, {}} end
 local epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
 redis.call('HSET', KEYS[1], 'owner', ARGV[2])

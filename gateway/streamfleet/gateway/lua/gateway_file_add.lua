@@ -8,10 +8,13 @@
 --   of its fields.
 -- Returns 1 made, now or by the same call before; 0 the contents have expired, and may be being deleted; 2 the tenant's
 --   files would be too large together; 3 they would be too many.
+-- @guard gateway_file_add: asked again
 if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
 local held = redis.call('ZSCORE', KEYS[5], ARGV[2])
+-- @guard gateway_file_add: a content whose time is over
 if not held or tonumber(held) <= clock_ms(ARGV[4]) then return 0 end
 local most = tonumber(ARGV[7])
+-- @guard gateway_file_add: all files of a tenant
 if most > 0 and used(KEYS[6], 'file_bytes') + tonumber(ARGV[6]) > most then return 2 end
 -- @guard gateway_file_add: the number of a tenant's files
 if redis.call('ZCARD', KEYS[3]) >= MOST_FILES then return 3 end

@@ -21,6 +21,7 @@ elseif least > left then
 end
 if code == 1 then
   -- Of a request without a limit, no more than is left.
+  -- @guard gateway_reserve: of a request without a limit, no more than is left
   taken = math.min(taken, math.floor(left))
   left = left - taken
   keep_left(KEYS[1], 'tokens', left, capacity, now)

@@ -7,10 +7,12 @@
 --   ms), or 0; then names and values of its fields.
 -- Returns when it was stored (epoch ms), also if that was before; '' if too many have not ended.
 local known = call('HGET', KEYS[1], 'created_ms')
+-- @guard gateway_response_add: asked again
 if known and known ~= ARGV[8] then return known end
 local now, life = clock_ms(ARGV[3]), tonumber(ARGV[4])
 if not make_room(tonumber(ARGV[5]), tonumber(ARGV[6]), now - life, 1, tonumber(ARGV[2])) then return '' end
 local old = call('HGET', KEYS[1], 'bytes')
+-- @guard gateway_response_add: what is replaced goes
 if old then forget(ARGV[1] .. ' ' .. old) end
 local created = string.format('%.0f', now)
 call('HSET', KEYS[1], 'created_ms', created, 'bytes', ARGV[2], unpack(ARGV, 9))

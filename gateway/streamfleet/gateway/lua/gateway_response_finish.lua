@@ -14,6 +14,7 @@ make_room(tonumber(ARGV[4]), tonumber(ARGV[5]), 0, 1, tonumber(ARGV[2]))
 call('HSET', KEYS[1], 'bytes', ARGV[2], 'items', ARGV[7], unpack(ARGV, 8))
 for _, key in ipairs(item_keys(ARGV[1], ARGV[7])) do call('SET', key, ARGV[1], 'PX', ARGV[3]) end
 keep(was[3], ARGV[2], ARGV[3])
+-- @guard gateway_response_finish: a content that was replaced is let go
 if call('HGET', KEYS[1], 'response') ~= was[4] then let_go({was[4]}) end
 if ARGV[6] ~= '1' then call('ZREM', KEYS[5], ARGV[1]) end
 return 1

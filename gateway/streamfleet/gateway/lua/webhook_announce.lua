@@ -29,6 +29,7 @@ if tenant ~= '' then
   local mine = tonumber(known[1]) or 0
   local full = mine >= cfg.per_tenant or call('HLEN', USE) > 2 * cfg.outstanding
   if full and math.abs(now - (tonumber(known[2]) or 0)) >= 1000 then mine = count_anew(now) end
+  -- @guard webhook_announce: bounded for each tenant
   if mine >= cfg.per_tenant then return -2 end
 end
 call('HSET', MESSAGES, id, ARGV[3])

@@ -16,6 +16,7 @@ end
 if ending == 'dead' or ending == 'delivered' then
   forget(id, now)
 else
+  -- @guard webhook_settle: handed back, it does not count
   if ending == 'back' then call('HINCRBY', TRIES, id, -1) end
   -- @guard webhook_settle: refusals by settings are counted
   if ARGV[7] == 'refused' then

@@ -51,8 +51,10 @@ if #taken < wanted then
 end
 
 forget_silent(deliverer)
+-- @guard webhook_take: not for ever
 call('ZREMRANGEBYSCORE', ENDED, '-inf', whole(now - cfg.remember_ms))
 local oldest = whole(math.max(0, now - cfg.dead_ttl_ms))
+-- @guard webhook_take: dead ones have an end of life
 if call('XTRIM', DEAD, 'MINID', '~', oldest, 'LIMIT', 1000) == 0 then call('XTRIM', DEAD, 'MINID', '=', oldest) end
 local first = call('ZRANGEBYSCORE', LATER, '(' .. whole(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local last = named(call('XINFO', 'STREAM', DUE), 'last-generated-id')

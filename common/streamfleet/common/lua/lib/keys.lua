@@ -92,13 +92,20 @@ end
 -- Returns how many wait in each lane. `some`: true if the caller itself looks at WATCH, WAKE and DELAYED.
 local function require_types(some)
   local waiting = lane_lengths()
+  -- @guard types: tries of another type is noticed before a write
   some_attempts()
+  -- @guard types: counts of another type is noticed before a write
   call('HLEN', COUNTS)
+  -- @guard types: dead of another type is noticed before a write
   call('XLEN', DEAD)
+  -- @guard types: waiting of another type is noticed before a write
   call('ZCARD', WAITING)
   if some then return waiting end
+  -- @guard types: delayed of another type is noticed before a write
   call('ZCARD', DELAYED)
+  -- @guard types: watch of another type is noticed before a write
   call('ZCARD', WATCH)
+  -- @guard types: wake of another type is noticed before a write
   call('XLEN', WAKE)
   return waiting
 end

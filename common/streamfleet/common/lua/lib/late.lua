@@ -44,6 +44,7 @@ local function end_late_in(lane, key, rank, last)
   left = left - #rows / 2
   local function cut_at(i)
     cut = 1
+    -- @guard expire: many of one rank hold nothing up
     if i > 1 and rows[i + 1] == rows[2] and not changed then return string.format('%.0f', rows[2] + 1) end
     return rows[i + 1]
   end
@@ -78,6 +79,7 @@ local function end_late_of_tenants(lane)
   for _, kind in ipairs({':past', ':late'}) do
     local names = call_if_typed('ZRANGEBYSCORE', o.key(lane, kind), '-inf', now, 'WITHSCORES', 'LIMIT', 0, TENANTS) or {}
     for i = 1, #names, 2 do
+      -- @guard expire: a call examines a bounded number of tenants' requests
       if is_spent() then cut = 1; return end
       local name, reached = names[i], math.huge
       for _, set in ipairs(name ~= '' and {':t:', ':th:'} or {}) do   -- what has no tenant is looked through by its rank

@@ -11,6 +11,7 @@ local function read_wishes()
     local lane, id = tonumber(ARGV[i]), ARGV[i + 1]
     hints[#hints + 1] = {lane, id, lane > 0 and held_attempt(lane, id, NOBODY)}
   end
+  -- @guard types: wake of another type is noticed before a write by its hints
   if hints[1] then call('XLEN', WAKE) end
   return {worker = ARGV[2], n = n, owed = owed, free = free, stage_entries = stage_entries, owing = owing == 1,
      watch_ms = watch_ms, held = runs, rooms = rooms, hints = hints,

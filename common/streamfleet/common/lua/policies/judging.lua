@@ -59,6 +59,7 @@ function judge.refuse(lane, id, fields, deadline, tenant, rows)
   -- @guard refuse: what may be in time waits
   if not ms or now_ms() + ms + run <= deadline then return false end
   local entry = read_entry(lane, id, fields)
+  -- @guard refuse: an id that has ended is a duplicate
   if answered(entry.id) then return false end
   local why = string.format('it would be taken in %.1f s, and would run for %.1f s: that is %.1f s after its deadline',
     ms / 1000, run / 1000, (now_ms() + ms + run - deadline) / 1000)

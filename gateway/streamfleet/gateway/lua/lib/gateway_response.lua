@@ -27,6 +27,7 @@ local function forget(member)
   call('ZREM', KEYS[2], member)
   call('ZREM', KEYS[5], id)
   give_back(KEYS[3], 'response_bytes', tonumber(bytes), used(KEYS[3], 'response_bytes'))
+  -- @guard gateway_response_delete: contents are let go
   let_go({texts[1] or '', texts[2] or '', texts[3] or ''})
 end
 
@@ -53,12 +54,14 @@ local function make_room(most, most_bytes, oldest_ms, more, bytes)
     end
   end
   if at > 0 then return not is_full end
+  -- @guard gateway_response_add: what expired counts no more
   call('HDEL', KEYS[3], 'response_bytes')   -- the set has expired
   return true
 end
 
 local function keep(created_ms, bytes, life_ms)
   call('ZADD', KEYS[2], created_ms, ARGV[1] .. ' ' .. bytes)
+  -- @guard gateway_response_add: so does the list
   call('PEXPIRE', KEYS[2], life_ms)
   call('HINCRBY', KEYS[3], 'response_bytes', bytes)
 end

@@ -15,6 +15,7 @@ local function make_due(id) call('XADD', DUE, '*', 'id', id) end
 
 -- End a webhook; its id is remembered for a while, so that the same event is not announced again.
 local function forget(id, now)
+  -- @guard webhooks: ended ones are remembered
   call('ZADD', ENDED, whole(now), id)
   -- @guard webhooks: what is remembered is bounded
   call('ZREMRANGEBYRANK', ENDED, 0, -10 * cfg.outstanding - 1)
@@ -32,6 +33,7 @@ local function forget_silent(deliverer)
   for _, row in ipairs(call('XINFO', 'CONSUMERS', DUE, GROUP)) do
     local name = named(row, 'name')
     if forgotten < 100 and named(row, 'pending') == 0 and named(row, 'idle') >= cfg.lease_ms and name ~= deliverer then
+      -- @guard webhook_take: who is gone is forgotten
       call('XGROUP', 'DELCONSUMER', DUE, GROUP, name)
       forgotten = forgotten + 1
     end
