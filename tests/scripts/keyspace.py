@@ -48,7 +48,7 @@ return all
 
 _ELSEWHERE = ("clock", "dead_parts", "listeners", "pace")
 """Keys that have tests of their own."""
-_EXPIRING = re.compile(r"(result|reply|request|tokens|named|wake|ended|responses?):|maintain$")
+_EXPIRING = re.compile(r"(result|reply|request|tokens|named|wake|ended|responses?|kept):|maintain$")
 _WAITING = re.compile(r"ready:(\w+)(?::(?:(t|th|ht|h):(.*)|(held|firsts|late|past)))?(?<!:broken:\d{13})$", re.DOTALL)
 
 

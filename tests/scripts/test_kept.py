@@ -43,20 +43,6 @@ async def test_the_next_run_finds_the_output_of_the_last_one(queue: Queue) -> No
     assert await bytes_of_all(queue) == 3 * len(OUT)
 
 
-async def test_a_request_that_comes_back_unrun_keeps_its_output(queue: Queue) -> None:
-    await hand_back(queue, await queue.running("low"))
-    await queue.broker.release("w1", [(await claimed(queue)).lease], in_turn=True)
-    assert (await claimed(queue)).kept == "a1"
-
-
-async def test_what_was_kept_before_counts_where_nothing_new_is(queue: Queue) -> None:
-    await hand_back(queue, await queue.running("low"))
-    await queue.broker.release("w1", [(await claimed(queue)).lease], gave_way=True)
-    again = await claimed(queue)
-    assert (again.interrupted, again.kept) == (2, "a1")
-    assert await bytes_of_all(queue) == len(OUT)
-
-
 @fails_without("kept: the output of a worker without the lease is deleted")
 async def test_output_of_a_worker_without_the_lease_is_not_what_counts(queue: Queue) -> None:
     lease = await queue.running("low")
@@ -103,68 +89,6 @@ async def cancel(queue: Queue) -> None:
     assert await queue.broker.cancel("r1")
 
 
-async def cancel_what_is_found_at_its_turn(queue: Queue) -> None:
-    await queue.command("SET", queue.keys.dead, "by hand")
-    assert await queue.broker.cancel("r1")
-    await queue.command("DEL", queue.keys.dead)
-    assert (await queue.pull()).dropped == 1
-
-
-async def expire(queue: Queue) -> None:
-    ended, _ = await queue.at(NOW + 10_000).broker.expire()
-    assert ended == 1
-
-
-async def expire_at_pull(queue: Queue) -> None:
-    assert (await queue.at(NOW + 10_000).pull()).dropped == 1
-
-
-async def expire_on_the_way_back(queue: Queue) -> None:
-    lease = await queue.claim()
-    assert await queue.at(NOW + 10_000).broker.release("w1", [lease]) == 1
-
-
-async def outgrow_a_new_limit(queue: Queue) -> None:
-    assert (await queue.with_limits(max_entry_bytes=20).pull()).dropped == 1
-
-
-async def fail_for_the_last_time(queue: Queue) -> None:
-    assert await queue.retry("w1", await queue.claim(), most=1) == 2
-
-
-async def have_no_time_for_another_attempt(queue: Queue) -> None:
-    assert await queue.retry("w1", await queue.claim(), delay_ms=10_000) == 3
-
-
-async def kill_the_last_worker(queue: Queue) -> None:
-    await queue.claim()
-    assert (await queue.broker.reclaim(0, 1)).dead == 1
-
-
-async def be_answered_by_another_entry(queue: Queue) -> None:
-    await queue.add("high", "2000-0", id="r1")
-    await queue.complete("w2", (await queue.pull("w2")).claims[0].lease)
-    assert (await queue.pull()).dropped == 1
-
-
-async def be_cancelled_while_it_runs(queue: Queue) -> None:
-    lease = await queue.claim()
-    assert await queue.broker.cancel("r1")
-    assert await queue.complete("w1", lease) == [2]
-
-
-async def be_deleted_by_hand(queue: Queue) -> None:
-    await queue.command("XDEL", queue.keys.lane("low"), "1000-0")
-    assert (await queue.pull()).claims == []
-
-
-async def be_deleted_by_hand_while_it_runs(queue: Queue) -> None:
-    lease = await queue.claim()
-    await queue.command("XDEL", queue.keys.lane("low"), "1000-0")
-    assert await queue.broker.keep({"b2": OUT})
-    await queue.broker.release("w1", [lease], kept={lease: ("b2", len(OUT))})
-
-
 async def lose_the_lease_before_it_is_handed_back(queue: Queue) -> None:
     lease = await queue.claim()
     await queue.broker.release("w1", [lease])
@@ -187,26 +111,10 @@ async def go_on_from_a_later_output(queue: Queue) -> None:
     await cancel(queue)
 
 
-ENDS = (
-    *(
-        cancel,
-        cancel_what_is_found_at_its_turn,
-        expire,
-        expire_at_pull,
-        expire_on_the_way_back,
-        outgrow_a_new_limit,
-        fail_for_the_last_time,
-    ),
-    *(have_no_time_for_another_attempt, kill_the_last_worker, be_answered_by_another_entry),
-    *(be_cancelled_while_it_runs, be_deleted_by_hand, be_deleted_by_hand_while_it_runs),
-    *(lose_the_lease_before_it_is_handed_back, lose_the_lease_before_a_checkpoint, go_on_from_a_later_output),
+@pytest.mark.parametrize(
+    "end", [lose_the_lease_before_it_is_handed_back, lose_the_lease_before_a_checkpoint, go_on_from_a_later_output]
 )
-
-
-@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-async def test_output_goes_with_its_request_however_that_ends(
-    queue: Queue, end: Callable[[Queue], Awaitable[None]]
-) -> None:
+async def test_output_goes_with_its_request(queue: Queue, end: Callable[[Queue], Awaitable[None]]) -> None:
     """Counted, it would take the room of others for ever; uncounted, it would not be bounded."""
     await hand_back(queue, await queue.running("low", id="r1", deadline=NOW + 9_000))
     assert await queue.broker.kept(["a1"]) == [OUT]
@@ -311,10 +219,3 @@ async def test_it_waits_for_its_worker_for_a_quarter_of_the_time_to_its_deadline
         await queue.add("low", stream_id, deadline=f"{NOW + 5_000}")
     assert await order(queue.at(NOW + 999), "w2") == ["1001-0"]
     assert await order(queue.at(NOW + 1_000), "w2") == ["1000-0"]
-
-
-async def test_without_kept_output_it_waits_for_nobody(queue: Queue) -> None:
-    lease = await queue.running("low")
-    await queue.add("low", "1001-0")
-    await queue.broker.release("w1", [lease], gave_way=True)
-    assert await order(queue, "w2") == ["1000-0"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import count
 
 from streamfleet.common.broker.types import Completion, Lease, Retry
 from streamfleet.common.protocol import Status
 from tests.scripts.harness import ERROR
 from tests.scripts.histories.state import MOST, FleetState
 from tests.scripts.histories.steps import Step
+
+_RUNS = count()
 
 
 class Finishing(FleetState):
@@ -89,7 +92,7 @@ class Finishing(FleetState):
         worker = self._worker(step)
         leases = worker.leases[: 1 + step.y % 2]
         if step.z % 3:
-            await self._give_way(worker.name, leases, "" if step.z % 3 == 1 else f"run-{step.x}")
+            await self._give_way(worker.name, leases, kept=step.z % 3 == 2)
         else:
             await self._release_all(worker.name, leases)
         self.late += [(worker.name, lease) for lease in worker.leases[: 1 + step.y % 2]]
@@ -104,13 +107,19 @@ class Finishing(FleetState):
                 self.model.hand_back(name, 0)
             self._back(name)
 
-    async def _give_way(self, worker: str, leases: Sequence[Lease], run: str) -> None:
-        """They are interrupted for urgent requests; with a run, their output is kept."""
-        kept = {lease: (run, len(run)) for lease in leases} if run else {}
+    async def _give_way(self, worker: str, leases: Sequence[Lease], *, kept: bool) -> None:
+        """They are interrupted for urgent requests."""
+        runs = {lease: f"run-{next(_RUNS)}" for lease in leases if kept}
+        if runs and not self.full:
+            assert await self.queue.broker.keep({run: run.encode() for run in runs.values()})
+            self.model.outputs.update(runs.values())
         mine = [lease.entry for lease in leases if self.model.holds(worker, lease)]
-        generated = dict.fromkeys(leases, 7) if run else {}
-        await self.queue.broker.release(worker, leases, gave_way=True, kept=kept, generated=generated)
-        for name in mine:
+        sizes = {lease: (run, len(run)) for lease, run in runs.items()}
+        await self.queue.broker.release(worker, leases, gave_way=True, kept=sizes, generated=dict.fromkeys(runs, 7))
+        for lease in leases:
+            name, run = lease.entry, runs.get(lease, "")
+            if name not in mine:
+                continue
             if name not in self.model.ghosts:
                 self.model.hand_back(name, 7 if run else 0)
             self.model.interrupt(name, worker, f" {run} {len(run)}" if run else "")

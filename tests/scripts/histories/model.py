@@ -112,6 +112,8 @@ class Model:
         self.now = 0
         self.interrupted: dict[str, tuple[int, str]] = {}
         """Number of times that a request gave way, and what is known of its kept output."""
+        self.outputs: set[str] = set()
+        """Runs whose output was stored."""
         self.homes: dict[str, tuple[int, str]] = {}
         """Of what gave way and was kept: until when it waits for its worker, epoch ms, and that worker."""
         self.anybodys: set[str] = set()
@@ -541,7 +543,7 @@ class Model:
             for name, number in self.tries.items()
         }
         assert dump.get("tries", {}) == tries
-        self._compare_interruptions(dump.get("lanes", {}), dump.get("entries", {}))
+        self._compare_interruptions(dump, dump.get("lanes", {}), dump.get("entries", {}))
         self._compare_tenants(dump)
         assert {name: int(number) for name, number in dump.get("counts", {}).items()} == +self.counts
         assert _notifications(dump) == +self.notifications
@@ -555,7 +557,7 @@ class Model:
         assert all(place[2] <= most for place in self.places.values() if place[0] == "running")
         self._compare_results(dump)
 
-    def _compare_interruptions(self, lanes: dict[str, str], entries: dict[str, str]) -> None:
+    def _compare_interruptions(self, dump: Dump, lanes: dict[str, str], entries: dict[str, str]) -> None:
         found = {name: value for name, value in entries.items() if name.startswith("interrupted:")}
         known = {
             self.entries[name].member: " ".join([f"{times}{output}", *map(str, self.homes.get(name, ()))])
@@ -563,8 +565,10 @@ class Model:
         }
         assert found == {f"interrupted:{member}": record for member, record in known.items()}
         assert int(lanes.get("interrupted", 0)) == len(known)
-        sizes = [int(output.rpartition(" ")[2]) for _, output in self.interrupted.values() if output]
-        assert int(entries.get("kept_bytes", 0)) == sum(sizes)
+        outputs = [output.split() for _, output in self.interrupted.values() if output]
+        assert int(entries.get("kept_bytes", 0)) == sum(int(size) for _, size in outputs)
+        counting = {f"kept:{run}" for run, _ in outputs if run in self.outputs}
+        assert {name for name in dump if name.startswith("kept:")} == counting
 
     def _compare_results(self, dump: Dump) -> None:
         found = {key.removeprefix("result:"): value for key, value in dump.items() if key.startswith("result:")}
