@@ -55,6 +55,14 @@ class Fleet:
         return found
 
 
+async def at_work(queue: Queue, tenant: str = "") -> Fleet:
+    """A fleet that has taken half of a hundred requests of a tenant."""
+    fleet = Fleet(queue)
+    await fleet.add("high", 100, **({"tenant": tenant} if tenant else {}))
+    await fleet.work(10, 5)
+    return fleet
+
+
 async def test_nobody_can_tell_before_a_queue_has_worked(queue: Queue) -> None:
     fleet = Fleet(queue)
     assert await fleet.expected() == Expected(0)
@@ -64,9 +72,7 @@ async def test_nobody_can_tell_before_a_queue_has_worked(queue: Queue) -> None:
 
 
 async def test_the_time_is_that_of_what_goes_first(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100)
-    await fleet.work(10, 5)
+    fleet = await at_work(queue)
     expected = await fleet.expected(deadline=FAR + 10**6)
     assert (expected.place, expected.wait_ms) == (50, 51 * 1_000 / 5)
     assert expected.left_ms == FAR + 10**6 - NOW - 10_000 - (expected.wait_ms or 0) - (expected.run_ms or 0)
@@ -83,17 +89,13 @@ async def test_operators_read_the_pace_that_times_follow_from(queue: Queue) -> N
 
 
 async def test_a_waiting_request_has_a_place_and_a_time(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100)
-    await fleet.work(10, 5)
+    fleet = await at_work(queue)
     found = await fleet.here.broker.expected([(Lane.HIGH, f"1000-{number}") for number in (51, 100, 1)])
     assert [(each.place, each.wait_ms) for each in found] == [(0, 200), (49, 10_000), (None, None)]
 
 
 async def test_an_earlier_deadline_has_a_shorter_time(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100)
-    await fleet.work(10, 5)
+    fleet = await at_work(queue)
     assert (await fleet.expected(deadline=NOW + 20_000)).place == 0
 
 
@@ -158,9 +160,7 @@ async def test_a_fleet_that_has_become_slow_is_noticed(queue: Queue) -> None:
 @fails_without("pace: without workers there is none")
 @fails_without("pace: nobody knows how long a lane is paused")
 async def test_nobody_can_tell_for_a_paused_lane_or_without_workers(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100)
-    await fleet.work(10, 5)
+    fleet = await at_work(queue)
     await fleet.here.broker.pause([Lane.HIGH])
     assert (await fleet.expected()).wait_ms is None
     assert (await fleet.expected(Lane.NORMAL)).wait_ms is not None

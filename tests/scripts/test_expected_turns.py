@@ -11,7 +11,7 @@ from streamfleet.common.broker.types import Expected
 from streamfleet.common.protocol import Lane
 from tests.scripts.harness import NOW, Queue
 from tests.scripts.mutants import fails_without
-from tests.scripts.test_expected import FAR, Fleet
+from tests.scripts.test_expected import FAR, Fleet, at_work
 
 BEHIND = FAR + 10**6
 
@@ -36,18 +36,14 @@ async def pace(queue: Queue) -> dict[str, Any]:
 
 
 async def test_a_small_tenant_beside_a_flood_is_told_a_short_time_and_the_flood_a_long_one(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100, tenant="big")
-    await fleet.work(10, 5)
+    fleet = await at_work(queue, "big")
     small, big = await told(fleet, "small"), await told(fleet, "big")
     assert (small.place, small.wait_ms) == (0, 200)
     assert (big.place, big.wait_ms) == (50, 51 * 200)
 
 
 async def test_requests_that_wait_are_told_by_their_tenants_turns(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100, tenant="big")
-    await fleet.work(10, 5)
+    fleet = await at_work(queue, "big")
     await fleet.add("high", 1, tenant="small")
     await fleet.keep_house()
     for tenant in ("small", None):  # who may read entries need not be told
@@ -115,9 +111,7 @@ async def test_what_was_ready_before_tenants_came_has_turns_too(queue: Queue) ->
 @fails_without("turns: of those that may run at once, one has to end first")
 async def test_a_tenant_with_as_many_running_as_it_may_waits_for_them(queue: Queue) -> None:
     await queue.command("HSET", queue.keys.tenants, "few", "1 1")
-    fleet = Fleet(queue)
-    await fleet.add("high", 100, tenant="big")
-    await fleet.work(10, 5)
+    fleet = await at_work(queue, "big")
     await fleet.add("high", 9, tenant="few")
     await fleet.here.pull("w1", 1)
     await fleet.keep_house()
@@ -164,9 +158,7 @@ async def test_turns_that_were_taken_since_the_look_are_over(queue: Queue) -> No
 
 @fails_without("turns: those of one call count for each other", "(behind or 0) + (stay[same] or 0)", "behind or 0")
 async def test_those_of_one_call_wait_behind_each_other_by_turns(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100, tenant="big")
-    await fleet.work(10, 5)
+    fleet = await at_work(queue, "big")
     row = (Lane.HIGH, None, FAR, None, "small", 0)
     found = await fleet.here.broker.expected([row] * 20)
     places = [each.place or 0 for each in found]
@@ -176,9 +168,7 @@ async def test_those_of_one_call_wait_behind_each_other_by_turns(queue: Queue) -
 
 
 async def test_one_that_would_be_late_does_not_count_for_those_behind_it(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100)
-    await fleet.work(10, 5)
+    fleet = await at_work(queue)
     late: Any = (Lane.HIGH, None, NOW + 10_000 + 5, None, "", 0)
     found = await fleet.here.broker.expected([late, late, (Lane.HIGH, None, BEHIND, None, "", 0)])
     assert [each.place for each in found] == [0, 0, 50]
@@ -186,9 +176,7 @@ async def test_one_that_would_be_late_does_not_count_for_those_behind_it(queue: 
 
 @fails_without("turns: a pull refuses by them", "lane, deadline, tenant, #rows,", "lane, deadline, nil, #rows,")
 async def test_turns_decide_who_is_refused(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100, tenant="big")
-    await fleet.work(10, 5)
+    fleet = await at_work(queue, "big")
     soon = NOW + 10_000 + 3_000 + ((await told(fleet)).run_ms or 0)
     await fleet.add("high", 20, tenant="small", deadline=soon, if_late="refuse")
     # 15 are taken within 3 s, by turns.
@@ -238,9 +226,7 @@ async def counts_arrivals(fleet: Fleet) -> bool:
 
 @fails_without("pace: a burst does not go on", "each = min(came, lately, ", "each = max(came, lately, ", service="pace")
 async def test_a_burst_is_not_expected_to_go_on(queue: Queue) -> None:
-    fleet = Fleet(queue)
-    await fleet.add("high", 100, tenant="big")
-    await fleet.work(10, 5)
+    fleet = await at_work(queue, "big")
     fleet.second += 1
     for i in range(60):
         await queue.add("high", f"{NOW + 1_000 * fleet.second - 5}-{i}", tenant="burst", deadline=FAR)

@@ -61,6 +61,17 @@ async def taken(queue: Queue, now_ms: int = NOW) -> Taken:
     return found
 
 
+async def with_taken_batch(queue: Queue) -> tuple[Records, int]:
+    found = await with_batch(queue)
+    return found, (await taken(queue)).epoch
+
+
+async def record_of(found: Records) -> BatchRecord:
+    record = await found.batch(BATCH.id)
+    assert record is not None
+    return record
+
+
 async def stored(found: Records, *names: str) -> list[Part]:
     await found.hold(names, HOLD_MS)
     return [Part(name, 100 + number) for number, name in enumerate(names)]
@@ -177,7 +188,7 @@ async def test_a_batch_that_counted_for_nothing_gives_nothing_back(queue: Queue)
     _, epoch = await taken(queue)
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
     assert await queue.command("HMGET", found.names.use("t"), "queued_bytes", "open") == [b"10", b"1"]
-    assert ((await found.batch("batch_1")) or BATCH).status is BatchStatus.COMPLETED
+    assert (await record_of(found)).status is BatchStatus.COMPLETED
 
 
 @fails_without("gateway_batch_add: whose the input is")
@@ -285,10 +296,8 @@ async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:
     assert await found.oldest_ended("t", 9, 9) == [], "its end is not announced yet"
     await found.close_batch(BATCH.id, epoch)
     assert await found.oldest_ended("t", 9, 9) == ["batch_1"]
-    ended = await found.batch("batch_1")
-    assert ended is not None
-    assert ended.named == "n"
-    await found.forget("t", "batch_1", ended.named)
+    assert (await record_of(found)).named == "n"
+    await found.forget("t", "batch_1", "n")
     assert {"batch:batch_1", "named:n", "batches:t"}.isdisjoint(await queue.dump())
     assert await found.add_batch(third, most_kept=2) == (AddCode.ACCEPTED, "batch_3")
     await queue.command("DEL", found.names.batch("job_0"), found.names.batch("batch_3"))
@@ -355,9 +364,7 @@ async def test_a_lease_is_renewed_handed_back_and_ended(queue: Queue) -> None:
     assert (await queue.dump())["open_batches"] == [("batch_1", NOW + 900 + LEASE_MS)]
     await later.release_batch(BATCH.id, epoch, 50, stumbled=True)
     assert (await queue.dump())["open_batches"] == [("batch_1", NOW + 950)]
-    found = await broker(queue, NOW + 950).batch(BATCH.id)
-    assert found is not None
-    assert found.stumbles == 1
+    assert (await record_of(broker(queue, NOW + 950))).stumbles == 1
     await later.close_batch(BATCH.id, epoch)
     assert "open_batches" not in await queue.dump()
     assert await later.renew_batch(BATCH.id, epoch, LEASE_MS) is None, "it is not open any more"
@@ -381,8 +388,7 @@ async def test_whoever_lost_a_batch_renews_nothing(queue: Queue) -> None:
 
 
 async def test_progress_is_written_down_at_once(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     output, errors = await stored(found, "aa/out", "aa/err")
     before = await queue.dump()
     move = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
@@ -414,8 +420,7 @@ async def test_whoever_lost_a_batch_writes_nothing_down(queue: Queue) -> None:
 
 @fails_without("gateway_batch_save: a line is finished once")
 async def test_a_line_is_finished_once(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     first, second = await stored(found, "aa/1", "aa/2")
     assert (await found.save_batch(BATCH, epoch, Step([2], first)))[0] is SaveCode.SAVED
     before = await queue.dump()
@@ -426,8 +431,7 @@ async def test_a_line_is_finished_once(queue: Queue) -> None:
 @fails_without("gateway_batch_save: a content whose time is over")
 async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) -> None:
     """Somebody may be deleting it: the file would have a hole."""
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     (part,) = await stored(found, "aa/1")
     before = await queue.dump()
     late = broker(queue, NOW + HOLD_MS)
@@ -439,25 +443,20 @@ async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) ->
 @fails_without("gateway_batch_save: a cancel stays one", "if step.to and status == step.from then", "if step.to then")
 @pytest.mark.every_release
 async def test_a_cancel_is_not_passed_over_by_progress(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     assert await found.cancel_batch(BATCH.id, "t") is BatchStatus.CANCELLING
     move = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
     assert await found.save_batch(BATCH, epoch, Step(move=move)) == (SaveCode.SAVED, BatchStatus.CANCELLING)
-    record = await found.batch(BATCH.id)
-    assert record is not None
+    record = await record_of(found)
     assert (record.status, record.times) == (BatchStatus.CANCELLING, {"cancelling": NOW})
 
 
 @fails_without("gateway_batch_save: progress makes stumbles forgotten")
 async def test_progress_makes_stumbles_forgotten(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     await found.release_batch(BATCH.id, epoch, 0, stumbled=True)
     await found.save_batch(BATCH, epoch, Step())
-    record = await found.batch(BATCH.id)
-    assert record is not None
-    assert record.stumbles == 0
+    assert (await record_of(found)).stumbles == 0
 
 
 @fails_without(
@@ -467,8 +466,7 @@ async def test_progress_makes_stumbles_forgotten(queue: Queue) -> None:
 )
 @pytest.mark.every_release
 async def test_what_is_finished_is_written_down_in_a_full_redis(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     (part,) = await stored(found, "aa/1")
     async with queue.full_memory():
         assert await found.renew_batch(BATCH.id, epoch, LEASE_MS) is BatchStatus.VALIDATING
@@ -497,8 +495,7 @@ async def test_only_its_tenant_cancels_a_batch_and_only_before_its_end(queue: Qu
 
 @fails_without("gateway_batch_cancel: only before its end")
 async def test_a_batch_that_is_nearly_through_is_not_cancelled(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     await found.save_batch(BATCH, epoch, Step(move=(BatchStatus.VALIDATING, BatchStatus.FINALIZING)))
     assert await found.cancel_batch(BATCH.id, "t") is BatchStatus.FINALIZING
 
@@ -507,8 +504,7 @@ async def test_a_batch_that_is_nearly_through_is_not_cancelled(queue: Queue) -> 
 @fails_without("gateway_batch_finish: asked again")
 @fails_without("gateway_batch_finish: files in which something stands", "call('EXISTS', KEYS[2 + 2 * i]) == 1", "true")
 async def test_at_its_end_a_batch_has_its_files_once(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     (part,) = await stored(found, "aa/1")
     await found.save_batch(BATCH, epoch, Step([1], part, counts={"completed": 1}))
     ending = Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output", {"jobs": 1, "prompts": 3})
@@ -542,19 +538,16 @@ async def test_files_of_a_batch_are_kept_as_long_as_it_says(queue: Queue) -> Non
 
 
 async def test_a_batch_that_failed_says_why(queue: Queue) -> None:
-    found = await with_batch(queue)
-    _, epoch = await taken(queue)
+    found, epoch = await with_taken_batch(queue)
     why = {"code": "empty_file", "message": "no requests", "line": None, "param": None}
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.FAILED, KEPT_MS, "batch_output", errors=[why]))
-    record = await found.batch(BATCH.id)
-    assert record is not None
+    record = await record_of(found)
     assert (record.status, record.errors) == (BatchStatus.FAILED, (why,))
 
 
 async def everything(queue: Queue, found: Records) -> dict[str, Any]:
     """Returns everything that exists after an end, some of which expires."""
-    record = await found.batch(BATCH.id)
-    assert record is not None
+    record = await record_of(found)
     return {
         "file": await found.file("file-out"),
         "error file": await found.file("file-err"),
