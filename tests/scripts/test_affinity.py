@@ -77,15 +77,6 @@ async def test_homes_spread_in_an_idle_fleet(queue: Queue) -> None:
     assert 3 <= taken.count("w1") <= 9
 
 
-async def test_a_request_without_session_goes_to_anybody_in_order(queue: Queue) -> None:
-    await meet(queue, "w1", "w2")
-    await queue.add("high", f"{NOW}-1", session="first", deadline=NOW + 50_000)
-    await queue.add("high", f"{NOW}-2", deadline=NOW + 60_000)
-    await queue.add("high", f"{NOW}-3", deadline=NOW + 40_000)
-    assert await take(queue, "w2", 1) == [f"{NOW}-3"]
-    assert await take(queue, "w1") == [f"{NOW}-1", f"{NOW}-2"]
-
-
 @fails_without("affinity: what waits for another is left to it for a second")
 @fails_without("affinity: who takes it is its home")
 @fails_without("affinity: it is left to its home for a whole second", ", URGENT, AHEAD = 1000", ", URGENT, AHEAD = 500")
@@ -145,16 +136,6 @@ async def test_what_has_come_since_the_look_stays(queue: Queue) -> None:
     assert [*await take(queue, "w1", 1), *await take(queue, "w2", 1)] == [f"{NOW}-1"]
     await queue.broker.lose_homes({}, len(sessions) - 1)
     assert (await queue.dump())["sessions"].keys() == sessions.keys()
-
-
-async def test_a_tenant_that_waits_for_another_holds_up_no_other(queue: Queue) -> None:
-    await meet(queue, "w1", "w2")
-    await queue.add("high", f"{NOW}-1", tenant="a", session="its", deadline=NOW + 20_000)
-    await queue.add("high", f"{NOW}-2", tenant="b", deadline=NOW + 30_000)
-    await pull(queue, "w1", 0)
-    home, other = await home_and_other(queue)
-    assert await take(queue, other, 1) == [f"{NOW}-2"]
-    assert await take(queue, home, 1) == [f"{NOW}-1"]
 
 
 async def test_what_was_interrupted_elsewhere_goes_where_nothing_else_is(queue: Queue) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streamfleet.common.broker.types import Accepted, CompleteCode, EnqueueCode, Notices
+from streamfleet.common.broker.types import CompleteCode, EnqueueCode, Notices
 from streamfleet.common.errors import UnknownRequest
 from streamfleet.common.keys import GROUP
-from tests.scripts.harness import NOW, Queue, ids, submission
+from tests.scripts.harness import NOW, Queue, submission
 from tests.scripts.keyspace import changed
 from tests.scripts.mutants import fails_without
 
@@ -57,14 +57,6 @@ async def test_an_enqueued_request_is_cancelled_at_once(queue: Queue) -> None:
     )
     await sound(queue)
     assert await lives_ms(queue, "r1") <= queue.limits.result_ttl_ms
-
-
-async def test_cancelling_twice_is_true_and_changes_nothing_more(queue: Queue) -> None:
-    await queue.broker.enqueue([submission("r1", reply="me")])
-    await queue.broker.cancel("r1")
-    before = await queue.dump()
-    assert await queue.broker.cancel("r1")
-    assert await queue.dump() == before
 
 
 @pytest.mark.parametrize("odd", ["r1", "high:1000-0", "}:x", "a b", "é\n", "x" * 1_000_000, ""])
@@ -145,22 +137,6 @@ async def test_the_result_of_a_cancelled_request_does_not_come_with_its_notifica
     assert (await queue.broker.read_replies("me", "0-0", 1))[1] == [("r1", None)]
 
 
-async def test_a_request_without_an_id_is_cancelled_by_the_name_it_got(queue: Queue) -> None:
-    await queue.add("high", "1000-0", reply="me")
-    assert await queue.broker.cancel("high:1000-0")
-    after = await queue.dump()
-    assert "lane:high" not in after
-    assert after["reply:me"] == [{"id": "high:1000-0", "status": "cancelled"}]
-
-
-async def test_a_finished_request_stays_as_it_ended(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1")
-    await queue.complete("w1", lease)
-    before = await queue.dump()
-    assert not await queue.broker.cancel("r1")
-    assert await queue.dump() == before
-
-
 async def test_a_running_request_is_cancelled_and_its_worker_can_tell(queue: Queue) -> None:
     last = await queue.broker.last_notice()
     lease = await queue.running("high", "1000-0", id="r1", reply="me")
@@ -171,40 +147,6 @@ async def test_a_running_request_is_cancelled_and_its_worker_can_tell(queue: Que
     assert notices.last_id == await queue.broker.last_notice()
     assert await queue.broker.read_notices(notices.last_id, 1) == Notices(notices.last_id, [], frozenset())
     assert await queue.complete("w1", lease) == [CompleteCode.ENDED_BEFORE]
-
-
-async def test_a_reply_name_that_only_the_entry_knows_is_told_once(queue: Queue) -> None:
-    for number in range(3):
-        await queue.add("high", f"1000-{number}", id="r1", reply="me")
-    await queue.broker.cancel("r1")
-    await queue.pull("w1", 3)
-    after = await queue.dump()
-    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
-    assert after["counts"] == {"staged": "3", "cancelled": "1", "duplicate": "2"}
-
-
-async def test_a_reply_name_told_by_the_cancel_is_not_told_again_by_the_pick(queue: Queue) -> None:
-    await queue.broker.enqueue([submission("r1", reply="me")])
-    await queue.broker.cancel("r1")
-    await queue.pull()
-    assert (await queue.dump())["reply:me"] == [{"id": "r1", "status": "cancelled"}]
-
-
-async def test_only_the_cancelled_one_is_dropped(queue: Queue) -> None:
-    for number in range(3):
-        await queue.add("high", f"1000-{number}", id=f"r{number}")
-    await queue.broker.cancel("r1")
-    assert ids((await queue.pull("w1", 3)).claims) == ["1000-0", "1000-2"]
-
-
-async def test_a_full_redis_still_cancels(queue: Queue) -> None:
-    await queue.broker.enqueue([submission("r1", reply="me")])
-    await queue.add("high", "9999999999999-0", id="r2")
-    async with queue.full_memory():
-        assert await queue.broker.cancel("r1")
-        assert await queue.broker.cancel("r2")
-    assert "lane:high" not in await queue.dump()
-    await sound(queue)
 
 
 # -- where the entry is ------------------------------------------------------------------------------------
@@ -357,11 +299,6 @@ async def test_a_running_one_that_goes_back_to_its_lane_stays_cancelled(queue: Q
     assert await lives_ms(queue, "r1") > queue.limits.result_ttl_ms
     assert (await queue.pull()).dropped == 1
     assert await lives_ms(queue, "r1") <= queue.limits.result_ttl_ms
-
-
-async def test_an_id_cancelled_ahead_is_not_enqueued(queue: Queue) -> None:
-    assert await queue.broker.cancel("r1", before_ms=HOUR_MS)
-    assert await queue.broker.enqueue([submission("r1")]) == [Accepted(EnqueueCode.ANSWERED, "")]
 
 
 @fails_without("ask: also on a full server")

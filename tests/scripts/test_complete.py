@@ -56,38 +56,12 @@ async def test_an_outcome_without_success_leaves_a_dead_letter(queue: Queue, sta
     )
 
 
-async def test_a_cancelled_outcome_leaves_no_dead_letter(queue: Queue) -> None:
-    lease = await queue.running()
-    assert await queue.complete("w1", lease, status=Status.CANCELLED, error=ERROR) == [1]
-    after = await queue.dump()
-    assert ("dead" in after, after["counts"]) == (False, {"staged": "1", "cancelled": "1"})
-
-
-async def test_several_outcomes_in_one_call_stand_each_for_itself(queue: Queue) -> None:
-    leases = [await queue.running("low", f"1000-{number}", id=f"r{number}") for number in range(3)]
-    strangers = leases[1]._replace(attempt=2)
-    assert await queue.complete("w1", leases[0], strangers, leases[2]) == [1, 0, 1]
-    after = await queue.dump()
-    assert after["lane:low"] == {"entries": {"1000-1": entry(id="r1")}, "pending": {"1000-1": ("w1", 1)}}
-    assert after["counts"] == {"staged": "3", "succeeded": "2"}
-
-
 async def test_a_zombies_outcome_after_the_reclaim_writes_nothing(queue: Queue) -> None:
     lease = await queue.running("high", "1000-0", id="r1", reply="me")
     await queue.broker.reclaim(0, 3)
     before = await queue.dump()
     assert await queue.complete("w1", lease) == [CompleteCode.LOST]
     assert await queue.dump() == before
-
-
-async def test_a_zombies_outcome_while_another_worker_runs_it_writes_nothing(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1")
-    await queue.broker.reclaim(0, 3)
-    other = await queue.claim("w2")
-    before = await queue.dump()
-    assert await queue.complete("w1", lease) == [CompleteCode.LOST]
-    assert await queue.dump() == before
-    assert await queue.complete("w2", other) == [CompleteCode.PUBLISHED]
 
 
 async def test_a_late_outcome_of_an_earlier_attempt_of_the_same_worker_writes_nothing(queue: Queue) -> None:
@@ -122,72 +96,12 @@ async def test_one_lease_twice_in_a_call_is_published_once(queue: Queue) -> None
     assert (await queue.dump())["counts"] == {"staged": "1", "succeeded": "1"}
 
 
-async def test_the_outcome_of_a_request_cancelled_meanwhile_is_not_published(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1", reply="me")
-    await queue.broker.cancel("r1")
-    before = await queue.dump()
-    assert await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {"response": "{}"}, "me")]) == [
-        CompleteCode.ENDED_BEFORE
-    ]
-    assert await queue.dump() == changed(
-        before,
-        {
-            "lane:high": None,
-            "result:r1": before["result:r1"]
-            | {"entry": "high:1000-0", "lane": "high", "enqueued_ms": "1000", "notified:me": "1"},
-            "reply:me": [{"id": "r1", "status": "cancelled"}],
-            "counts": {"staged": "1", "cancelled": "1"},
-        },
-    )
-
-
-async def test_of_two_entries_of_one_id_the_second_outcome_is_a_duplicate(queue: Queue) -> None:
-    for number, reply in enumerate(["me", "you"]):
-        await queue.add("high", f"1000-{number}", id="r1", reply=reply)
-    first, second = [claim.lease for claim in (await queue.pull("w1", 2)).claims]
-    assert await queue.broker.complete("w1", [Completion(second, Status.SUCCEEDED, {"text": "2"}, "you")]) == [1]
-    before = await queue.dump()
-    assert await queue.broker.complete("w1", [Completion(first, Status.FAILED, {"text": "1"}, "me", ERROR)]) == [2]
-    assert await queue.dump() == changed(
-        before,
-        {
-            "lane:high": None,
-            "result:r1": before["result:r1"] | {"notified:me": "1"},
-            "reply:me": [{"id": "r1", "status": "succeeded"}],
-            "counts": {"staged": "2", "succeeded": "1", "duplicate": "1"},
-        },
-    )
-
-
-async def test_attempts_so_far_are_forgotten_with_the_entry(queue: Queue) -> None:
-    await queue.retry("w1", await queue.running())
-    assert (await queue.dump())["tries"] == {"2|1000-0": "1"}
-    await queue.complete("w1", await queue.claim())
-    assert "tries" not in await queue.dump()
-
-
-async def test_an_entry_deleted_by_hand_while_it_ran_still_gets_its_result(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1")
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    assert await queue.complete("w1", lease, status=Status.FAILED) == [1]
-    after = await queue.dump()
-    assert (after["result:r1"]["status"], after["counts"]) == ("failed", {"staged": "1", "failed": "1"})
-    assert (await queue.broker.audit()).problems() == []
-
-
 async def test_a_missing_group_is_noticed_before_the_first_outcome_is_written(queue: Queue) -> None:
     high = await queue.running("high", "1000-0", id="r1")
     low = await queue.running("low", "1000-0", id="r2")
     await queue.command("DEL", queue.keys.lane("low"))
     assert await queue.complete("w1", high, low) == [CompleteCode.PUBLISHED, CompleteCode.LOST]
     assert (await queue.dump())["counts"] == {"staged": "2", "succeeded": "1"}
-
-
-async def test_a_full_redis_still_takes_outcomes(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1", reply="me")
-    async with queue.full_memory():
-        assert await queue.complete("w1", lease, status=Status.FAILED) == [1]
-    assert len((await queue.dump())["dead"]) == 1
 
 
 async def test_results_replies_and_records_expire(queue: Queue) -> None:

@@ -26,27 +26,10 @@ async def test_accepted_requests_stand_in_their_lanes_and_are_recorded(queue: Qu
     }
 
 
-async def test_the_same_request_again_is_the_request_of_then(queue: Queue) -> None:
-    (first,) = await queue.broker.enqueue([submission("r1")])
-    before = await queue.dump()
-    assert [(item.code, item.entry) for item in await queue.broker.enqueue([submission("r1")])] == [
-        (EnqueueCode.EXISTING, first.entry)
-    ]
-    assert await queue.dump() == before
-
-
 async def test_an_id_twice_in_one_call_is_accepted_once(queue: Queue) -> None:
     codes = [item.code for item in await queue.broker.enqueue([submission("r1"), submission("r1")])]
     assert codes == [EnqueueCode.ACCEPTED, EnqueueCode.EXISTING]
     assert len((await queue.dump())["lane:high"]["entries"]) == 1
-
-
-async def test_an_id_with_another_content_is_a_conflict(queue: Queue) -> None:
-    await queue.broker.enqueue([submission("r1")])
-    before = await queue.dump()
-    (again,) = await queue.broker.enqueue([submission("r1", digest="d2")])
-    assert again.code is EnqueueCode.CONFLICT
-    assert await queue.dump() == before
 
 
 @fails_without("enqueue: not what ended", "count > 0 and call('EXISTS', unpack(KEYS, before + 1 + count)) > 0", "false")
@@ -112,15 +95,6 @@ async def test_a_call_of_many_hundred_requests(queue: Queue) -> None:
     assert len((await queue.dump())["lane:high"]["entries"]) == 1_500
 
 
-async def test_the_record_outlives_the_entry(queue: Queue) -> None:
-    (first,) = await queue.broker.enqueue([submission("r1")])
-    await queue.complete("w1", await queue.claim())
-    before = await queue.dump()
-    (again,) = await queue.broker.enqueue([submission("r1")])
-    assert (again.code, again.entry) == (EnqueueCode.EXISTING, first.entry)
-    assert await queue.dump() == before
-
-
 @fails_without("enqueue: lanes are bounded")
 @fails_without("enqueue: within one call too")
 async def test_a_lane_takes_no_more_than_its_limit_by_its_length(queue: Queue) -> None:
@@ -137,13 +111,6 @@ async def test_a_lane_takes_no_more_than_its_limit_by_its_length(queue: Queue) -
     dump = await queue.dump()
     assert len(dump["lane:high"]["entries"]) == 2
     assert "request:r1" not in dump
-
-
-async def test_a_full_lane_still_knows_what_it_accepted(queue: Queue) -> None:
-    small = queue.with_limits(lane_limit=1)
-    await small.broker.enqueue([submission("r1")])
-    answers = await small.broker.enqueue([submission("r1"), submission("r1", digest="d2"), submission("r2")])
-    assert [answer.code for answer in answers] == [EnqueueCode.EXISTING, EnqueueCode.CONFLICT, EnqueueCode.FULL]
 
 
 LARGE = "x" * 100_000
@@ -201,14 +168,3 @@ async def test_a_redis_at_its_memory_limit_refuses_new_requests_whole(queue: Que
         with pytest.raises(BrokerOutOfMemory, match="memory limit"):
             await queue.broker.enqueue([submission("r1"), submission("r2")])
     assert await queue.dump() == before
-
-
-async def test_an_id_asked_for_by_xadd_before_is_accepted_and_settled_as_a_duplicate(queue: Queue) -> None:
-    await queue.add("high", "1000-0", id="r1")
-    (answer,) = await queue.broker.enqueue([submission("r1")])
-    assert answer.code is EnqueueCode.ACCEPTED
-    await queue.complete("w1", await queue.claim())
-    assert (await queue.pull()).dropped == 1
-    after = await queue.dump()
-    assert after["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
-    assert "lane:high" not in after

@@ -55,62 +55,12 @@ async def test_a_queued_request_ends_when_its_deadline_passes(queue: Queue) -> N
     )
 
 
-async def test_one_without_a_deadline_waits_on_past_its_rank(queue: Queue) -> None:
-    await staged(queue)
-    before = await queue.dump()
-    assert (await queue.at(NOW + 10 * PATIENCE).broker.expire())[0] == 0
-    assert await queue.dump() == before
-
-
-async def test_a_running_one_is_its_workers_to_end(queue: Queue) -> None:
-    await queue.running(deadline=NOW + 10)
-    before = await queue.dump()
-    assert (await queue.at(NOW + 10).broker.expire())[0] == 0
-    assert await queue.dump() == before
-
-
 @fails_without("expire: attempts are told", "attempts_in(attempts_record(lane, id))", "0")
 async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
     await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 10))
     assert (await queue.at(NOW + 10).broker.expire())[0] == 1
     after = await queue.dump()
     assert (after["dead"][0]["_attempts"], "tries" in after) == ("1", False)
-
-
-async def test_a_cancelled_one_stays_cancelled(queue: Queue) -> None:
-    await queue.broker.cancel("r1", before_ms=60_000)
-    await staged(queue, id="r1", deadline=NOW + 10)
-    assert (await queue.at(NOW + 10).broker.expire())[0] == 1
-    after = await queue.dump()
-    assert (after["result:r1"]["status"], after["counts"]) == ("cancelled", {"staged": "1", "cancelled": "1"})
-    assert "dead" not in after
-
-
-async def test_what_was_deleted_by_hand_is_left_to_the_pull(queue: Queue) -> None:
-    await staged(queue, deadline=NOW + 10)
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    before = await queue.dump()
-    assert (await queue.at(NOW + 10).broker.expire())[0] == 0
-    assert await queue.dump() == before
-    assert (await queue.pull()).dropped == 1
-
-
-async def test_a_full_redis_still_expires(queue: Queue) -> None:
-    await staged(queue, deadline=NOW + 10)
-    async with queue.full_memory():
-        assert (await queue.at(NOW + 10).broker.expire())[0] == 1
-    assert (await queue.dump())["dead"][0]["_status"] == "expired"
-
-
-async def test_every_lane_is_looked_through_and_what_is_in_time_stays(queue: Queue) -> None:
-    await queue.add("high", "1000-0", deadline=NOW)
-    await queue.add("high", "1000-1", deadline=NOW + 1)
-    await queue.add("low", "1000-0", ttl=5)
-    await queue.at(1_000).pull("w1", 0)
-    assert (await queue.broker.expire())[0] == 2
-    after = await queue.dump()
-    assert [letter["_entry"] for letter in after["dead"]] == ["high:1000-0", "low:1000-0"]
-    assert (after["ready:high"], "ready:low" in after) == ([("1000-1", NOW + 1)], False)
 
 
 @fails_without(
@@ -124,13 +74,6 @@ async def test_a_deadline_of_just_the_patience_is_left_to_the_pull(queue: Queue)
     later = queue.at(1000 + PATIENCE)
     assert (await later.broker.expire())[0] == 0
     assert (await later.pull()).dropped == 1
-
-
-async def test_a_delayed_one_is_left_until_it_is_due(queue: Queue) -> None:
-    assert await queue.retry("w1", await queue.running("high", "1000-0", deadline=NOW + 50), 40) == 1
-    before = await queue.dump()
-    assert (await queue.at(NOW + 60).broker.expire())[0] == 0
-    assert await queue.dump() == before
 
 
 @fails_without("expire: endings of one call are bounded", ".copied_bytes or endings >= most then", ".copied_bytes then")

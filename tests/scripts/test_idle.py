@@ -16,7 +16,6 @@ CALLS = 20
 """Most pulls of a worker in a second that get nothing."""
 WATCH_MS, IDLE_MS, SECOND_MS = 5_000, 40_000, 1_000
 ALL, URGENT, NOTHING = (9, 9, 9, 9), (9, 9, 0, 0), (0, 0, 0, 0)
-FAR = NOW + 10**8
 
 
 @dataclass

@@ -10,7 +10,6 @@ from streamfleet.common.broker.types import Hint
 from streamfleet.common.broker.worker import STAGE_ENTRIES
 from streamfleet.common.keys import GROUP
 from tests.scripts.harness import BODY, NOW, PATIENCE, Queue, entry
-from tests.scripts.keyspace import changed
 from tests.scripts.mutants import fails_without
 
 
@@ -130,50 +129,6 @@ async def test_small_entries_come_in_growing_chunks_up_to_the_bound(queue: Queue
     assert (await queue.pull("w1", 0)).staged in range(STAGE_ENTRIES, STAGE_ENTRIES + 64)
 
 
-async def test_what_a_blocking_read_delivered_goes_back_and_the_best_is_picked(queue: Queue) -> None:
-    await queue.add("high", "1000-0", deadline=NOW + 50)
-    hints = await queue.hand_out()
-    await queue.add("high", "1000-1", deadline=NOW + 10)
-    assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("~", 1)}
-    pulled = await queue.pull("w1", 1, hints)
-    assert [claim.lease.stream_id for claim in pulled.claims] == ["1000-1"]
-    assert pulled.staged == 2
-    after = await queue.dump()
-    assert after["lane:high"]["pending"] == {"1000-1": ("w1", 1)}
-    assert after["ready:high"] == [("1000-0", NOW + 50)]
-    assert after["counts"] == {"staged": "2"}
-
-
-async def test_a_hint_is_put_back_once_however_often_it_is_given(queue: Queue) -> None:
-    await queue.add("high", "1000-0")
-    hints = await queue.hand_out()
-    assert len((await queue.pull("w1", 1, hints)).claims) == 1
-    before = await queue.dump()
-    assert (await queue.pull("w2", 1, hints)).claims == []
-    assert await queue.dump() == changed(before, {"waiting": [("w2", 0)], "watch": [("w2", NOW + 7000)]})
-
-
-async def test_a_late_hint_does_not_take_what_another_worker_runs_by_now(queue: Queue) -> None:
-    await queue.add("high", "1000-0")
-    hints = await queue.hand_out()
-    await queue.broker.reclaim(0, 3)
-    lease = await queue.claim("w2")
-    before = await queue.dump()
-    assert (await queue.pull("w1", 0, hints)).staged == 0
-    assert await queue.dump() == before
-    assert await queue.complete("w2", lease) == [1]
-
-
-async def test_a_hint_of_the_wake_stream_is_cleared(queue: Queue) -> None:
-    await queue.command("XADD", queue.keys.wake, "*", "t", 1)
-    words = ("XREADGROUP", "GROUP", "workers", "~", "COUNT", 1, "STREAMS", queue.keys.wake, ">")
-    ((_, ((wake_id, _),)),) = await queue.command(*words)
-    assert (await queue.dump())["wake"] == {"pending": 1}
-    await queue.pull("w1", 0, [Hint(None, wake_id.decode())])
-    assert "wake" not in await queue.dump()
-    assert await queue.command("XLEN", queue.keys.wake) == 0
-
-
 @fails_without("put back: deleted ones are counted as vanished", "else\n        count('vanished')\n      end", "end")
 async def test_a_hint_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
     await queue.add("high", "1000-0")
@@ -184,6 +139,16 @@ async def test_a_hint_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> No
     assert after["counts"] == {"staged": "1", "vanished": "1"}
     assert "lane:high" not in after
     assert (await queue.broker.audit()).problems() == []
+
+
+async def test_a_hint_of_the_wake_stream_is_cleared(queue: Queue) -> None:
+    await queue.command("XADD", queue.keys.wake, "*", "t", 1)
+    words = ("XREADGROUP", "GROUP", "workers", "~", "COUNT", 1, "STREAMS", queue.keys.wake, ">")
+    ((_, ((wake_id, _),)),) = await queue.command(*words)
+    assert (await queue.dump())["wake"] == {"pending": 1}
+    await queue.pull("w1", 0, [Hint(None, wake_id.decode())])
+    assert "wake" not in await queue.dump()
+    assert await queue.command("XLEN", queue.keys.wake) == 0
 
 
 async def test_a_missing_group_is_made_again_and_finds_what_stood_there(queue: Queue) -> None:

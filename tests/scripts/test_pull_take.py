@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
@@ -13,8 +12,6 @@ from streamfleet.common.errors import NotPermitted
 from tests.scripts.harness import BODY, BODY_DIGEST, ERROR, NOW, Queue, entry, ids
 from tests.scripts.keyspace import beside_tenants, changed, id_key
 from tests.scripts.mutants import fails_without
-
-FAR = NOW + 10**6
 
 
 async def test_a_claim_is_pending_under_its_worker_and_nowhere_else(queue: Queue) -> None:
@@ -33,15 +30,6 @@ async def test_a_claim_is_pending_under_its_worker_and_nowhere_else(queue: Queue
         "lane:high": {"entries": {"1000-0": entry(id="r1", reply="me")}, "pending": {"1000-0": ("w1", 1)}},
         "counts": {"staged": "1"},
     }
-
-
-async def test_the_earliest_deadline_comes_first_whatever_came_in_first(queue: Queue) -> None:
-    deadlines = random.Random(7).sample(range(NOW + 1, NOW + 1000), 40)
-    for number, deadline in enumerate(deadlines):
-        await queue.add("normal", f"1000-{number}", deadline=deadline)
-    taken = [ids((await queue.pull("w1", wanted)).claims) for wanted in (1, 2, 3, 34)]
-    expected = sorted(range(40), key=deadlines.__getitem__)
-    assert [stream_id for pull in taken for stream_id in pull] == [f"1000-{number}" for number in expected]
 
 
 async def test_equal_deadlines_go_first_in_first_out_across_digit_lengths(queue: Queue) -> None:
@@ -114,21 +102,6 @@ async def test_an_expired_request_ends_at_the_pick(queue: Queue) -> None:
         "waiting": [("w1", 0)],
         "watch": [("w1", NOW + 7000)],
     }
-
-
-async def test_a_request_runs_until_the_millisecond_of_its_deadline(queue: Queue) -> None:
-    await queue.add("high", "1000-0", deadline=NOW)
-    assert (await queue.at(NOW - 1).pull()).claims
-    await queue.add("high", "1000-1", ttl=NOW - 1000)
-    assert (await queue.pull()).dropped == 1
-
-
-async def test_drops_make_room_for_what_can_run(queue: Queue) -> None:
-    for number in range(30):
-        await queue.add("high", f"1000-{number}", deadline=NOW - 1)
-    await queue.add("high", "1001-0", deadline=FAR)
-    pulled = await queue.pull("w1", 1)
-    assert (ids(pulled.claims), pulled.dropped) == (["1001-0"], 30)
 
 
 @fails_without("take: drops are bounded", " and dropped < arg.n + 64 and", " and")
@@ -253,27 +226,6 @@ async def test_a_cancelled_request_is_dropped_at_the_pick_and_counted_as_cancell
     )
 
 
-async def test_a_cancel_comes_before_an_expiry(queue: Queue) -> None:
-    await queue.add("high", "1000-0", id="r1", deadline=5)
-    await queue.broker.cancel("r1")
-    await queue.pull()
-    after = await queue.dump()
-    assert (after["result:r1"]["status"], "dead" in after) == ("cancelled", False)
-
-
-async def test_duplicates_get_one_result_and_every_name_is_told_once(queue: Queue) -> None:
-    for number, reply in enumerate(["me", "me", "you", "you", "me"]):
-        await queue.add("high", f"1000-{number}", id="r1", reply=reply)
-    lease = await queue.claim()
-    assert await queue.complete("w1", lease) == [1]
-    assert (await queue.pull("w1", 10)).dropped == 4
-    after = await queue.dump()
-    assert after["counts"] == {"staged": "5", "succeeded": "1", "duplicate": "4"}
-    assert after["result:r1"]["entry"] == "high:1000-0"
-    assert after["reply:me"] == after["reply:you"] == [{"id": "r1", "status": "succeeded"}]
-    assert "lane:high" not in after
-
-
 @fails_without(
     "take: deleted entries are counted as vanished",
     "    if not row then\n      remove_entry(lane, id)\n      count('vanished')\n",
@@ -291,22 +243,6 @@ async def test_entries_deleted_by_hand_are_counted_as_vanished(queue: Queue) -> 
     assert after["counts"] == {"staged": "3", "vanished": "2"}
     assert "ready:high" not in after
     assert (await queue.broker.audit()).problems() == []
-
-
-async def test_a_retried_entry_deleted_by_hand_leaves_nothing_behind(queue: Queue) -> None:
-    assert await queue.retry("w1", await queue.running()) == 1
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    assert (await queue.pull()).claims == []
-    assert set(await queue.dump()) == {"counts", "waiting", "watch"}
-
-
-async def test_a_later_attempt_has_its_number(queue: Queue) -> None:
-    lease = await queue.running()
-    assert await queue.retry("w1", lease) == 1
-    await queue.add("high", "1000-1")
-    claims = (await queue.pull("w2", 2)).claims
-    assert [(claim.lease.stream_id, claim.lease.attempt) for claim in claims] == [("1000-0", 2), ("1000-1", 1)]
-    assert (await queue.dump())["lane:high"]["pending"] == {"1000-0": ("w2", 2), "1000-1": ("w2", 1)}
 
 
 async def test_a_claim_says_how_many_of_its_attempts_were_lost_with_their_workers(queue: Queue) -> None:
@@ -329,18 +265,6 @@ async def test_one_reply_carries_a_bounded_number_of_bytes(queue: Queue) -> None
     pulled = await queue.pull("w1", 12)
     assert 5 <= len(pulled.claims) <= 8
     assert (pulled.ready, pulled.role) == (12 - len(pulled.claims), Role.NONE)
-
-
-async def test_a_full_redis_still_gives_work_out_and_drops_what_is_late(queue: Queue) -> None:
-    await queue.add("high", "1000-0", id="late", deadline=5)
-    await queue.add("high", "1000-1", id="r1")
-    async with queue.full_memory():
-        pulled = await queue.pull("w1", 2)
-        assert (ids(pulled.claims), pulled.dropped) == (["1000-1"], 1)
-        assert await queue.complete("w1", pulled.claims[0].lease) == [1]
-    after = await queue.dump()
-    assert (after["result:late"]["status"], after["result:r1"]["status"]) == ("expired", "succeeded")
-    assert "lane:high" not in after
 
 
 async def test_a_notification_that_was_refused_is_told_at_the_next_try(queue: Queue, any_redis_url: str) -> None:

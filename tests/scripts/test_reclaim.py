@@ -11,37 +11,10 @@ from streamfleet.common.broker.types import Reclaimed
 from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
-from tests.scripts.keyspace import changed
 from tests.scripts.mutants import fails_without
 from tests.shifted_clock import ShiftedServer
 
 LEASE_MS = 60_000
-
-
-async def test_work_of_a_silent_worker_is_ready_again_with_its_attempt_counted(queue: Queue) -> None:
-    await queue.running("high", "1000-0", deadline=NOW + 9)
-    await queue.running("low", "1000-0")
-    await queue.age("high", "1000-0", "w1")
-    await queue.pull("idle")
-    before = await queue.dump()
-    assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(ready=1, dead=0, ended=0)
-    assert await queue.dump() == changed(
-        before,
-        {
-            "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 9)}},
-            "ready:high": [("1000-0", NOW + 9)],
-            "tries": {"2|1000-0": "1 w1"},
-            "wake": {"undelivered": 1},
-            "waiting": [("idle", 2)],
-        },
-    )
-
-
-async def test_nothing_changes_when_nobody_was_silent(queue: Queue) -> None:
-    await queue.running()
-    before = await queue.dump()
-    assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(0, 0, 0)
-    assert await queue.dump() == before
 
 
 async def test_a_request_that_took_its_workers_down_is_given_up(queue: Queue) -> None:
@@ -76,12 +49,6 @@ async def test_a_dead_letter_names_the_last_workers_that_were_lost(queue: Queue)
     assert (await queue.dump())["dead"][0]["_workers"].split() == [f"w{number}" for number in range(2, 18)]
 
 
-async def test_lost_leases_and_retries_count_together(queue: Queue) -> None:
-    await queue.retry("w1", await queue.running())
-    await queue.claim("w1")
-    assert await queue.broker.reclaim(0, 2) == Reclaimed(0, 1, 0)
-
-
 @fails_without("reclaim: somebody is woken")
 async def test_a_watcher_that_died_before_its_pull_counts_no_attempt(queue: Queue) -> None:
     await queue.add("high", "1000-0")
@@ -106,29 +73,6 @@ async def test_a_wake_up_that_a_dead_watcher_took_is_cleared(queue: Queue) -> No
     assert await queue.dump() == {}
 
 
-async def test_a_cancelled_request_of_a_silent_worker_ends(queue: Queue) -> None:
-    await queue.running("high", "1000-0", id="r1", reply="me")
-    await queue.broker.cancel("r1")
-    assert await queue.broker.reclaim(0, 1) == Reclaimed(0, 0, 1)
-    after = await queue.dump()
-    assert after["counts"] == {"staged": "1", "cancelled": "1"}
-    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
-    assert not {"tries", "lane:high", "ready:high", "dead"} & set(after)
-
-
-async def test_entries_deleted_by_hand_are_counted_as_vanished(queue: Queue) -> None:
-    await queue.retry("w1", await queue.running("high", "1000-0"))
-    await queue.claim()
-    await queue.add("high", "1000-1")
-    await queue.hand_out()
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0", "1000-1")
-    assert await queue.broker.reclaim(0, 3) == Reclaimed(0, 0, 2)
-    after = await queue.dump()
-    assert after["counts"] == {"staged": "2", "vanished": "2"}
-    assert not {"tries", "lane:high", "ready:high"} & set(after)
-    assert (await queue.broker.audit()).problems() == []
-
-
 async def test_reclaiming_is_bounded_in_each_lane(queue: Queue) -> None:
     for lane in ("high", "low"):
         for number in range(3):
@@ -143,14 +87,6 @@ async def test_a_missing_group_is_noticed_before_anything_is_written(queue: Queu
     await queue.command("DEL", queue.keys.lane("low"))
     assert await queue.broker.reclaim(0, 1) == Reclaimed(0, 1, 0)
     assert (await queue.dump())["counts"] == {"staged": "1", "dead": "1"}
-
-
-async def test_a_full_redis_still_takes_back_and_gives_up(queue: Queue) -> None:
-    await queue.running("high", "1000-0")
-    async with queue.full_memory():
-        assert await queue.broker.reclaim(0, 2) == Reclaimed(1, 0, 0)
-        await queue.claim("w2")
-        assert await queue.broker.reclaim(0, 2) == Reclaimed(0, 1, 0)
 
 
 @fails_without("acquire_housekeeping_lock: one worker at a time", "'NX', 'PX', ARGV[2]", "'PX', ARGV[2]")
@@ -251,14 +187,6 @@ async def test_a_look_that_was_cut_short_is_no_measure(queue: Queue) -> None:
         await queue.age("high", f"1000-{number}", "w1", 10 * LEASE_MS)
     taken = [(await queue.broker.reclaim(LEASE_MS, 3, limit=1)).ready for _ in range(4)]
     assert taken == [1, 1, 1, 0]
-
-
-async def test_one_whose_deadline_has_passed_ends_as_it_is_taken_back(queue: Queue) -> None:
-    await queue.running("high", "1000-0", id="r1", deadline=NOW + 5)
-    assert await queue.at(NOW + 5).broker.reclaim(0, 3) == Reclaimed(0, 0, 1)
-    after = await queue.dump()
-    assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("expired", "1")
-    assert not {"tries", "lane:high", "ready:high"} & set(after)
 
 
 async def test_a_lease_from_before_the_clock_was_set_back_counts_anew(shifted_clock: ShiftedServer) -> None:

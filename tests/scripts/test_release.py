@@ -4,34 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scripts.harness import NOW, Queue, entry, ids
-from tests.scripts.keyspace import changed
+from tests.scripts.harness import Queue
 from tests.scripts.mutants import fails_without
-
-
-async def test_released_work_is_ready_at_its_old_rank_and_somebody_is_woken(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", deadline=NOW + 5)
-    await queue.pull("idle")
-    before = await queue.dump()
-    assert await queue.broker.release("w1", [lease]) == 1
-    assert await queue.dump() == changed(
-        before,
-        {
-            "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 5)}},
-            "ready:high": [("1000-0", NOW + 5)],
-            "wake": {"undelivered": 1},
-            "waiting": [("idle", 2)],
-        },
-    )
-
-
-async def test_a_released_attempt_is_not_counted(queue: Queue) -> None:
-    await queue.retry("w1", await queue.running())
-    for _ in range(5):
-        lease = await queue.claim()
-        assert lease.attempt == 2
-        assert await queue.broker.release("w1", [lease]) == 1
-    assert (await queue.dump())["tries"] == {"2|1000-0": "1"}
 
 
 @fails_without("release: a turn that was not used comes again", "if turn and", "if false and", argument="low")
@@ -49,36 +23,10 @@ async def test_a_turn_that_was_not_used_comes_again_before_more_urgent_lanes(que
     assert [claim.lease.lane for claim in (await queue.pull(wanted=3)).claims] == ["critical", "critical", lane]
 
 
-async def test_a_lost_lease_is_not_released(queue: Queue) -> None:
-    lease = await queue.running()
-    await queue.broker.reclaim(0, 3)
-    other = await queue.claim("w2")
-    before = await queue.dump()
-    assert await queue.broker.release("w1", [lease, other._replace(attempt=1)]) == 0
-    assert await queue.broker.release("w2", [other._replace(attempt=1)]) == 0
-    assert await queue.dump() == before
-
-
 @fails_without("fence: a lease counts once")
 async def test_one_lease_twice_in_a_call_is_released_once(queue: Queue) -> None:
     lease = await queue.running()
     assert await queue.broker.release("w1", [lease, lease]) == 1
-
-
-async def test_releasing_twice_changes_nothing_more(queue: Queue) -> None:
-    lease = await queue.running()
-    await queue.broker.release("w1", [lease])
-    before = await queue.dump()
-    assert await queue.broker.release("w1", [lease]) == 0
-    assert await queue.dump() == before
-
-
-async def test_an_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
-    lease = await queue.running()
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    before = await queue.dump()
-    assert await queue.broker.release("w1", [lease]) == 0
-    assert await queue.dump() == changed(before, {"lane:high": None, "counts": {"staged": "1", "vanished": "1"}})
 
 
 async def test_a_worker_hands_back_what_it_holds_without_knowing(queue: Queue) -> None:
@@ -119,21 +67,3 @@ async def test_one_call_is_bounded_in_requests_and_the_rest_follows(queue: Queue
     calls = queue.note_calls()
     assert await queue.broker.disown("w1", []) == 450
     assert calls == ["release"] * 3
-
-
-async def test_one_whose_deadline_has_passed_ends_as_it_comes_back(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1", deadline=NOW + 5)
-    await queue.pull("idle")
-    assert await queue.at(NOW + 5).broker.release("w1", [lease]) == 1
-    after = await queue.dump()
-    assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("expired", "0")
-    assert after["counts"] == {"staged": "1", "expired": "1"}
-    assert not {"lane:high", "ready:high"} & set(after)
-    assert "wake" not in after
-
-
-async def test_a_full_redis_still_takes_work_back(queue: Queue) -> None:
-    lease = await queue.running()
-    async with queue.full_memory():
-        assert await queue.broker.release("w1", [lease]) == 1
-        assert ids((await queue.pull("w2")).claims) == ["1000-0"]

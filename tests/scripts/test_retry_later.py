@@ -10,20 +10,6 @@ from tests.scripts.keyspace import changed
 from tests.scripts.mutants import fails_without
 
 
-async def test_a_retry_is_delayed_with_its_attempt_counted(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", deadline=NOW + 101)
-    before = await queue.dump()
-    assert await queue.retry("w1", lease, 100) == RetryCode.DELAYED
-    assert await queue.dump() == changed(
-        before,
-        {
-            "lane:high": {"entries": {"1000-0": entry(deadline=NOW + 101)}},
-            "delayed": [("2|1000-0", NOW + 100)],
-            "tries": {"2|1000-0": "1"},
-        },
-    )
-
-
 @fails_without("retry_later: somebody is woken")
 async def test_a_retry_without_delay_is_ready_at_once_and_somebody_is_woken(queue: Queue) -> None:
     lease = await queue.running()
@@ -70,14 +56,6 @@ async def test_the_last_attempt_ends_the_request_as_dead(queue: Queue) -> None:
     )
 
 
-async def test_attempts_add_up_to_the_most_and_no_further(queue: Queue) -> None:
-    await queue.add("high", "1000-0")
-    codes = [await queue.retry("w1", await queue.claim()) for _ in range(3)]
-    assert codes == [RetryCode.DELAYED, RetryCode.DELAYED, RetryCode.DEAD]
-    after = await queue.dump()
-    assert ("tries" in after, after["dead"][0]["_attempts"]) == (False, "3")
-
-
 async def test_workers_that_ended_with_it_are_named_and_those_that_live_on_are_not(queue: Queue) -> None:
     await queue.add("high", "1000-0", id="r1")
     for worker, lost in (("w1", True), ("w2", False), ("w3", True)):
@@ -94,34 +72,6 @@ async def test_a_retry_that_would_come_after_the_deadline_expires_now(queue: Que
     assert error["code"] == "deadline_exceeded"
     assert error["message"].endswith("the last fault: it did not work")
     assert not {"delayed", "tries", "lane:high"} & set(after)
-
-
-async def test_a_cancelled_request_is_not_retried(queue: Queue) -> None:
-    lease = await queue.running("high", "1000-0", id="r1", reply="me")
-    await queue.broker.cancel("r1")
-    assert await queue.retry("w1", lease, 100, most=1) == RetryCode.ANSWERED
-    after = await queue.dump()
-    assert after["counts"] == {"staged": "1", "cancelled": "1"}
-    assert not {"delayed", "tries", "lane:high", "dead"} & set(after)
-    assert after["reply:me"] == [{"id": "r1", "status": "cancelled"}]
-
-
-async def test_a_lost_lease_is_not_retried(queue: Queue) -> None:
-    lease = await queue.running()
-    await queue.broker.reclaim(0, 3)
-    other = await queue.claim("w2")
-    before = await queue.dump()
-    assert await queue.retry("w1", lease) == RetryCode.LOST
-    assert await queue.retry("w2", other._replace(attempt=1), most=1) == RetryCode.LOST
-    assert await queue.dump() == before
-
-
-async def test_an_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
-    lease = await queue.running()
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    before = await queue.dump()
-    assert await queue.retry("w1", lease, 100) == RetryCode.LOST
-    assert await queue.dump() == changed(before, {"lane:high": None, "counts": {"staged": "1", "vanished": "1"}})
 
 
 async def test_several_retries_in_one_call_stand_each_for_itself(queue: Queue) -> None:
@@ -166,15 +116,6 @@ async def test_returning_is_bounded(queue: Queue) -> None:
     later = queue.at(NOW + 1000)
     assert await later.broker.return_delayed(limit=2) == (2, 0)
     assert await later.broker.return_delayed(limit=9) == (3, None)
-
-
-async def test_a_delayed_entry_deleted_by_hand_is_counted_as_vanished(queue: Queue) -> None:
-    await queue.retry("w1", await queue.running(), 10)
-    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    assert await queue.at(NOW + 10).broker.return_delayed() == (0, None)
-    after = await queue.dump()
-    assert after["counts"] == {"staged": "1", "vanished": "1"}
-    assert not {"delayed", "tries", "lane:high", "ready:high"} & set(after)
 
 
 async def test_a_cancelled_delayed_request_ends_when_it_is_due(queue: Queue) -> None:
@@ -283,16 +224,6 @@ async def test_a_tick_says_again_that_work_waits(queue: Queue) -> None:
     assert await queue.command("LLEN", queue.keys.wake_up("w3")) == 1
 
 
-async def test_a_full_redis_still_delays_and_returns(queue: Queue) -> None:
-    lease = await queue.running()
-    async with queue.full_memory():
-        assert await queue.retry("w1", lease, 10) == RetryCode.DELAYED
-        assert await queue.at(NOW + 10).broker.return_delayed() == (1, None)
-        lease = (await queue.pull()).claims[0].lease
-        assert await queue.retry("w1", lease, 10, most=2) == RetryCode.DEAD
-    assert json.loads((await queue.dump())["dead"][0]["_error"]) == json.loads(ERROR)
-
-
 @fails_without(
     "return_delayed: bytes are bounded",
     "then break end   -- bodies are copied: the next call continues\n  local lane, id",
@@ -305,14 +236,6 @@ async def test_returning_is_bounded_in_bytes(queue: Queue) -> None:
     later = large.at(NOW + 10)
     assert await later.broker.return_delayed() == (2, 0)
     assert await later.broker.return_delayed() == (1, None)
-
-
-async def test_due_times_of_a_clock_that_was_set_back_are_cut_to_the_longest_delay(queue: Queue) -> None:
-    await queue.at(NOW + 3_600_000).retry("w1", await queue.running("high", "1000-0"), 500)
-    await queue.retry("w1", await queue.running("high", "1000-1"), 20_000)
-    assert await queue.broker.return_delayed(most_delay_ms=30_000) == (0, 20_000)
-    assert await queue.at(NOW + 29_999).broker.return_delayed(most_delay_ms=30_000) == (1, 1)
-    assert await queue.at(NOW + 30_000).broker.return_delayed(most_delay_ms=30_000) == (1, None)
 
 
 @fails_without("entry: ids ahead of the clock do not count", "or math.min(id_ms(id), now_ms()) end", "or id_ms(id) end")
@@ -328,14 +251,6 @@ async def test_watches_of_a_clock_that_was_set_back_end(queue: Queue) -> None:
     await queue.pull("w1")
     await queue.broker.tend_waiting()
     assert (await queue.dump())["watch"] == [("w1", NOW + 7_000)]
-
-
-async def test_one_that_is_due_after_its_deadline_ends_as_it_comes_back(queue: Queue) -> None:
-    await queue.retry("w1", await queue.running("high", "1000-0", id="r1", deadline=NOW + 50), 40)
-    assert await queue.at(NOW + 60).broker.return_delayed() == (0, None)
-    after = await queue.dump()
-    assert (after["result:r1"]["status"], after["result:r1"]["attempt"]) == ("expired", "1")
-    assert not {"tries", "delayed", "lane:high", "ready:high"} & set(after)
 
 
 @fails_without(

@@ -81,49 +81,6 @@ async def reused(queue: Queue, second: str, first: str, answer: str = "") -> Dum
 # -- both by plain XADD ------------------------------------------------------------------------------------------------
 
 
-async def test_the_second_of_two_that_wait_is_told_when_its_turn_comes(queue: Queue) -> None:
-    first, second = await add(queue, 1, BODY), await add(queue, 2, OTHER)
-    assert await finish(queue, await claim(queue, 1), BODY) == CompleteCode.PUBLISHED
-    assert (await queue.pull("w2")).dropped == 1
-    dump = await reused(queue, second, first, BODY)
-    assert dump["reply:reply1"] == [{"id": "r1", "status": "succeeded"}]
-    assert "lane:high" not in dump
-
-
-async def test_of_two_that_run_the_first_to_end_has_the_id(queue: Queue) -> None:
-    first, second = await add(queue, 1, BODY), await add(queue, 2, OTHER)
-    one, other = await claim(queue, 1), await claim(queue, 2)
-    assert await finish(queue, other, OTHER) == CompleteCode.PUBLISHED
-    assert await finish(queue, one, BODY) == CompleteCode.ENDED_BEFORE
-    dump = await reused(queue, first, second, OTHER)
-    assert the_letter(dump)["_attempts"] == "1"
-
-
-async def test_of_two_that_end_in_one_call_the_first_has_the_id(queue: Queue) -> None:
-    first, second = await add(queue, 1, BODY), await add(queue, 2, OTHER)
-    leases = [found.lease for found in (await queue.pull("w1", 2)).claims]
-    done = [
-        Completion(lease, Status.SUCCEEDED, {"response": body}, "reply", digest=digest(body))
-        for lease, body in zip(leases, (BODY, OTHER), strict=True)
-    ]
-    assert await queue.broker.complete("w1", done) == [CompleteCode.PUBLISHED, CompleteCode.ENDED_BEFORE]
-    dump = await queue.dump()
-    assert (dump["result:r1"]["entry"], the_letter(dump)["_entry"]) == (first, second)
-
-
-async def fail(queue: Queue) -> None:
-    await finish(queue, await claim(queue, 1), BODY, Status.FAILED)
-
-
-async def cancel_waiting(queue: Queue) -> None:
-    assert await queue.broker.cancel("r1")
-
-
-async def cancel_running(queue: Queue) -> None:
-    await claim(queue, 1)
-    assert await queue.broker.cancel("r1")
-
-
 async def expire(queue: Queue) -> None:
     await queue.pull("w1", 0)
     await queue.at(LATER).broker.expire()
@@ -143,39 +100,6 @@ async def fail_for_the_last_time(queue: Queue) -> None:
     assert await queue.retry("w1", await claim(queue, 1), most=1) == RetryCode.DEAD
 
 
-ENDS = (fail, cancel_waiting, cancel_running, expire, expire_at_the_pick, die_with_its_worker, fail_for_the_last_time)
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("body", [BODY, OTHER])
-async def test_what_comes_when_the_first_has_ended(
-    queue: Queue, end: Callable[[Queue], Awaitable[None]], body: str
-) -> None:
-    first = await add(queue, 1, BODY, deadline=LATER)
-    await end(queue)
-    assert (await queue.dump())["request:r1"] == f"{digest()} {first} reply1"
-    second = await add(queue, 2, body)
-    assert (await queue.pull("w2")).dropped == 1
-    dump = await queue.dump()
-    assert (await queue.broker.audit()).problems() == []
-    assert dump["request:r1"] == f"{digest()} {first} reply1"
-    told = [each["status"] for each in dump["reply:reply2"]]
-    if body == OTHER:
-        assert (the_letter(dump)["_entry"], told) == (second, ["id_reused"])
-    else:
-        assert ("id_reused" in dump["counts"], told) == (False, [dump["result:r1"]["status"]])
-
-
-async def test_what_was_cancelled_before_it_came_is_known_by_its_body(queue: Queue) -> None:
-    await queue.broker.cancel("r1", before_ms=60_000)
-    first, second = await add(queue, 1, BODY), await add(queue, 2, OTHER)
-    assert (await queue.pull("w1", 2)).dropped == 2
-    dump = await queue.dump()
-    assert (dump["result:r1"]["entry"], dump["request:r1"]) == (first, f"{digest()} {first} reply1")
-    assert the_letter(dump)["_entry"] == second
-    assert dump["counts"] == {"staged": "2", "cancelled": "1", "id_reused": "1"}
-
-
 @fails_without("reused: an endpoint makes another request", "(entry.named.endpoint or '') .. '\\0'", "'\\0'")
 async def test_an_endpoint_makes_another_request_of_the_same_body(queue: Queue) -> None:
     first = await add(queue, 1, BODY)
@@ -183,14 +107,6 @@ async def test_an_endpoint_makes_another_request_of_the_same_body(queue: Queue) 
     second = await add(queue, 2, BODY, endpoint="/v1/embeddings")
     await queue.pull("w2")
     await reused(queue, second, first, BODY)
-
-
-async def test_deadlines_replies_and_all_else_do_not(queue: Queue) -> None:
-    await add(queue, 1, BODY)
-    await finish(queue, await claim(queue, 1), BODY)
-    await add(queue, 2, BODY, deadline=LATER, meta="m", tenant="t", endpoint="")
-    await queue.pull("w2")
-    assert (await queue.dump())["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
 
 
 @fails_without("reused: a long body is not read whole")
@@ -213,14 +129,6 @@ async def test_long_bodies_of_clients_are_told_apart_in_their_middle_too(queue: 
     assert digest(long[0]) == digest(long[1])
     answers = await queue.broker.enqueue([by_client(body) for body in long])
     assert [answer.code for answer in answers] == [EnqueueCode.ACCEPTED, EnqueueCode.CONFLICT]
-
-
-async def test_a_request_without_an_id_of_its_own_leaves_no_record(queue: Queue) -> None:
-    lease = await queue.running("high", "1001-0")
-    await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {})])
-    await queue.add("high", "1002-0", deadline=5)
-    await queue.pull("w1")
-    assert not [name for name in await queue.dump() if name.startswith("request:")]
 
 
 async def test_without_a_record_it_is_a_duplicate(queue: Queue) -> None:
@@ -275,19 +183,6 @@ async def test_nor_is_its_end(queue: Queue, end: Callable[[Queue], Awaitable[Non
     assert await queue.command("PTTL", queue.keys.request("r1")) > queue.limits.result_ttl_ms
 
 
-@pytest.mark.parametrize("body", [BODY, OTHER])
-async def test_what_comes_after_the_clients_request_has_ended(queue: Queue, body: str) -> None:
-    (accepted,) = await queue.broker.enqueue([by_client()])
-    lease = await queue.claim("w1")
-    await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {"response": BODY}, "me", digest=digest())])
-    second = await add(queue, 2, body)
-    assert (await queue.pull("w2")).dropped == 1
-    if body == OTHER:
-        await reused(queue, second, accepted.entry, BODY)
-    else:
-        assert (await queue.dump())["counts"] == {"staged": "2", "succeeded": "1", "duplicate": "1"}
-
-
 @pytest.mark.parametrize(
     ("again", "code"),
     [
@@ -305,15 +200,6 @@ async def test_the_client_refuses_the_id_of_what_came_by_xadd_and_has_ended(
     assert await queue.broker.enqueue([again]) == [Accepted(code, first)]
 
 
-async def test_the_client_has_the_id_of_what_came_by_xadd_and_has_not_ended(queue: Queue) -> None:
-    """Nothing tells it that the id was used, and it waits for the answer to its own request."""
-    first = await add(queue, 1, OTHER)
-    (accepted,) = await queue.broker.enqueue([by_client()])
-    assert accepted.code is EnqueueCode.ACCEPTED
-    await finish(queue, await claim(queue, 1), OTHER)
-    assert "result:r1" not in await reused(queue, first, accepted.entry)
-
-
 @fails_without("reused: a client's request is the same with other blanks", "#known == 32 and #digest == 32", "false")
 async def test_the_client_knows_its_request_by_its_json_or_by_its_bytes(queue: Queue) -> None:
     (accepted,) = await queue.broker.enqueue([by_client()])
@@ -327,24 +213,3 @@ async def test_the_client_knows_its_request_by_its_json_or_by_its_bytes(queue: Q
 
 
 # -- afterwards --------------------------------------------------------------------------------------------------------
-
-
-async def test_its_dead_letter_is_not_requeued_under_its_id(queue: Queue) -> None:
-    first, second = await add(queue, 1, BODY), await add(queue, 2, OTHER)
-    await finish(queue, await claim(queue, 1), BODY)
-    await queue.pull("w2")
-    await reused(queue, second, first, BODY)
-    ((letter, fields),) = await queue.broker.dead_letters(1)
-    flat = [part for pair in fields.items() if not pair[0].startswith(b"_") for part in pair]
-    before = await queue.dump()
-    assert await queue.broker.requeue(letter, "r1", Lane.HIGH, flat, entry=second) == (None, "succeeded")
-    assert await queue.dump() == before
-
-
-async def test_a_full_redis_still_ends_it(queue: Queue) -> None:
-    first, second = await add(queue, 1, BODY), await add(queue, 2, OTHER)
-    lease = await claim(queue, 1)
-    async with queue.full_memory():
-        assert await finish(queue, lease, BODY) == CompleteCode.PUBLISHED
-        assert (await queue.pull("w2")).dropped == 1
-    await reused(queue, second, first, BODY)

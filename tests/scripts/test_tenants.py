@@ -61,14 +61,6 @@ async def end(queue: Queue, lease: Lease, prompt: int, output: int, **values: st
     await queue.broker.complete("w1", [Completion(lease, Status.SUCCEEDED, {"usage": usage, **values}, "")])
 
 
-async def test_a_small_tenant_goes_before_a_flood(queue: Queue) -> None:
-    await known(queue, "small")
-    await flood(queue, "big", 20)
-    await queue.pull(wanted=4)
-    await queue.add("high", "5000-0", tenant="small", deadline=FAR + 10**6)
-    assert ids((await queue.pull()).claims) == ["5000-0"]
-
-
 @fails_without("tenants: the weight counts", "= x.tokens + cost_of(row) / record.weight", "= x.tokens + cost_of(row)")
 @fails_without("tenants: a tenant that was charged goes back to its place", "less(x, line[place - 1])", "false")
 async def test_tenants_that_wait_share_by_tokens_for_their_weight(queue: Queue) -> None:
@@ -77,19 +69,6 @@ async def test_tenants_that_wait_share_by_tokens_for_their_weight(queue: Queue) 
     await flood(queue, "b", 30, first=2000)
     taken = ids((await queue.pull(wanted=24)).claims)
     assert sum(stream_id < "2000" for stream_id in taken) == 6
-
-
-async def test_a_tenant_that_is_far_behind_goes_several_times(queue: Queue) -> None:
-    await flood(queue, "a", 9, limit=10)
-    await flood(queue, "b", 9, limit=100, first=2000)
-    assert ids((await queue.pull(wanted=2)).claims) == ["1000-0", "2000-0"]
-    assert ids((await queue.pull(wanted=4)).claims) == [f"{1001 + i}-0" for i in range(4)]
-
-
-async def test_a_tenant_takes_its_own_in_order_of_deadline(queue: Queue) -> None:
-    await queue.add("high", "1000-0", tenant="a", deadline=FAR + 2)
-    await queue.add("high", "1001-0", tenant="a", deadline=FAR + 1)
-    assert ids((await queue.pull(wanted=2)).claims) == ["1001-0", "1000-0"]
 
 
 @fails_without("order: how many wait is known")
@@ -105,13 +84,6 @@ async def test_each_tenant_has_a_set_of_what_waits_and_nothing_is_left_of_it(que
     assert len((await queue.pull(wanted=3)).claims) == 3
     assert not [key for key in await queue.dump() if key.startswith("ready:")]
     assert not await queue.command("HEXISTS", queue.keys.lane_states, "labelled")
-
-
-async def test_without_tenants_nothing_of_them_is_there(queue: Queue) -> None:
-    await flood(queue, "", 3)
-    lease = await queue.claim()
-    await queue.complete("w1", lease)
-    assert not [key for key in await queue.dump() if key.startswith(("turns", "waiting", "served"))]
 
 
 @fails_without("tenants: what was ready before them takes turns too")
