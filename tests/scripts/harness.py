@@ -50,6 +50,13 @@ class Queue:
     async def dump(self) -> keyspace.Dump:
         return await keyspace.read(self.connection, self.keys)
 
+    @asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """Meanwhile no key changes."""
+        before = await self.dump()
+        yield
+        assert await self.dump() == before
+
     async def add(self, lane: str, stream_id: str, /, **fields: Any) -> str:
         """XADD an entry, with a body unless `fields` has one; the stream id tells when it was enqueued."""
         return await self.add_flat(

@@ -46,18 +46,16 @@ async def test_neither_the_living_nor_nobody_go_however_long_they_were_idle(queu
     await queue.hand_out()
     await leave_consumers(queue, "w1")
     await queue.broker.heartbeat("w1", {})
-    before = await queue.dump()
-    assert await queue.broker.deregister(silent_ms=0) == 0
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await queue.broker.deregister(silent_ms=0) == 0
 
 
 async def test_who_holds_something_goes_once_it_was_taken_back(queue: Queue) -> None:
     lease = await queue.running("low", "1000-0")
     await queue.broker.heartbeat("w1", {})
     later = queue.at(NOW + SILENT_MS + 1)
-    before = await queue.dump()
-    assert await later.broker.deregister(silent_ms=SILENT_MS) == 0
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await later.broker.deregister(silent_ms=SILENT_MS) == 0
     await later.broker.reclaim(0, 5)
     assert await later.broker.deregister(silent_ms=SILENT_MS) == 1
     assert await consumers(queue, "low") == set()
@@ -100,9 +98,8 @@ async def test_one_call_forgets_a_bounded_number(queue: Queue) -> None:
 async def test_counting_forgets_nobody(queue: Queue) -> None:
     await leave_consumers(queue, "w1")
     await queue.broker.heartbeat("w2", {})
-    before = await queue.dump()
-    assert await queue.at(NOW + 1).broker.deregister(silent_ms=0, look_only=True) == 2
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await queue.at(NOW + 1).broker.deregister(silent_ms=0, look_only=True) == 2
     await queue.command("FLUSHALL")
     assert await queue.broker.deregister(silent_ms=0, look_only=True) == 0
     assert await queue.command("DBSIZE") == 0

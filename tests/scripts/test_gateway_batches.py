@@ -95,9 +95,8 @@ async def test_a_content_becomes_a_file(queue: Queue) -> None:
     }
     assert await found.file("file-in") == INPUT
     assert await found.parts("file-in") == [Part("aa/in", 10)]
-    before = await queue.dump()
-    assert await found.add_file(INPUT, Part("aa/in", 10)), "its answer was lost, and it is asked again"
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.add_file(INPUT, Part("aa/in", 10)), "its answer was lost, and it is asked again"
 
 
 @fails_without("gateway_file_add: a content whose time is over")
@@ -105,10 +104,9 @@ async def test_a_content_whose_time_is_over_becomes_no_file(queue: Queue) -> Non
     """Somebody may be deleting it."""
     found = broker(queue)
     await found.hold(["aa/in"], HOLD_MS)
-    before = await queue.dump()
-    assert not await broker(queue, NOW + HOLD_MS).add_file(INPUT, Part("aa/in", 10))
-    assert not await found.add_file(INPUT, Part("aa/other", 10)), "nobody said that it would be stored"
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert not await broker(queue, NOW + HOLD_MS).add_file(INPUT, Part("aa/in", 10))
+        assert not await found.add_file(INPUT, Part("aa/other", 10)), "nobody said that it would be stored"
     assert await broker(queue, NOW + HOLD_MS - 1).loose(10) == []
     assert await broker(queue, NOW + HOLD_MS).loose(10) == ["aa/in"]
 
@@ -118,9 +116,8 @@ async def test_a_content_whose_time_is_over_becomes_no_file(queue: Queue) -> Non
 async def test_a_deleted_file_leaves_its_contents_to_be_deleted(queue: Queue) -> None:
     found = await with_file(queue)
     other = replace(INPUT, tenant="somebody else")
-    before = await queue.dump()
-    assert await found.delete_file(other) == (Deletion.UNKNOWN, [])
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.delete_file(other) == (Deletion.UNKNOWN, [])
     assert await found.delete_file(INPUT) == (Deletion.DELETED, [Part("aa/in", 10)])
     assert await queue.dump() == {"loose": [("aa/in", NOW)]}
     assert await found.delete_file(INPUT) == (Deletion.UNKNOWN, [])
@@ -134,9 +131,8 @@ async def test_a_deleted_file_leaves_its_contents_to_be_deleted(queue: Queue) ->
 @pytest.mark.every_release
 async def test_a_file_that_a_batch_reads_is_not_deleted(queue: Queue) -> None:
     found = await with_batch(queue)
-    before = await queue.dump()
-    assert await found.delete_file(INPUT) == (Deletion.IN_USE, [])
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.delete_file(INPUT) == (Deletion.IN_USE, [])
     _, epoch = await taken(queue)
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
     assert (await found.delete_file(INPUT))[0] is Deletion.DELETED
@@ -148,9 +144,8 @@ async def test_all_files_of_a_tenant_have_a_limit_together(queue: Queue) -> None
     found = await with_file(queue)
     second, third = replace(INPUT, id="file-2"), replace(INPUT, id="file-3", tenant="somebody else")
     await found.hold(["aa/2", "aa/3"], HOLD_MS)
-    before = await queue.dump()
-    assert await found.add_file(second, Part("aa/2", 10), 19) is Addition.OVER_QUOTA
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.add_file(second, Part("aa/2", 10), 19) is Addition.OVER_QUOTA
     assert await found.add_file(third, Part("aa/3", 10), 10) is Addition.MADE, "each tenant by itself"
     assert await found.add_file(second, Part("aa/2", 10), 20) is Addition.MADE
     assert await found.file_bytes("t") == 20
@@ -194,10 +189,9 @@ async def test_a_batch_that_counted_for_nothing_gives_nothing_back(queue: Queue)
 @fails_without("gateway_batch_add: whose the input is")
 async def test_a_batch_of_another_tenants_file_is_not_accepted(queue: Queue) -> None:
     found = await with_file(queue, replace(INPUT, tenant="somebody else"))
-    before = await queue.dump()
-    assert not await added(found)
-    assert not await added(found, replace(BATCH, input_file_id="file-none"))
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert not await added(found)
+        assert not await added(found, replace(BATCH, input_file_id="file-none"))
 
 
 @fails_without("gateway_batch_add: a name is one batch's")
@@ -224,9 +218,8 @@ async def test_the_same_name_is_the_same_batch(queue: Queue) -> None:
 async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> None:
     found = await with_batch(queue)
     second = replace(BATCH, id="batch_2")
-    before = await queue.dump()
-    assert await found.add_batch(second, most_bytes=19) == (AddCode.TOO_MUCH, "")
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.add_batch(second, most_bytes=19) == (AddCode.TOO_MUCH, "")
     _, epoch = await taken(queue)
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
@@ -241,10 +234,9 @@ async def test_open_batches_of_a_tenant_have_a_limit_together(queue: Queue) -> N
 async def test_a_tenant_has_a_number_of_open_batches(queue: Queue) -> None:
     found = await with_batch(queue)
     second, job = replace(BATCH, id="batch_2"), replace(BATCH, id="job_1")
-    before = await queue.dump()
-    for each in (second, job):
-        assert await found.add_batch(each, most_open=1) == (AddCode.TOO_MANY_OPEN, "")
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        for each in (second, job):
+            assert await found.add_batch(each, most_open=1) == (AddCode.TOO_MANY_OPEN, "")
     _, epoch = await taken(queue)
     for _ in range(2):
         await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
@@ -287,9 +279,8 @@ async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:
     assert await found.add_batch(BATCH, naming=naming, kept_ms=KEPT_MS, most_kept=2) == (AddCode.ACCEPTED, "batch_1")
     job, third = replace(BATCH, id="job_0"), replace(BATCH, id="batch_3")
     assert await found.add_batch(job, most_kept=2) == (AddCode.ACCEPTED, "job_0")
-    before = await queue.dump()
-    assert await found.add_batch(third, most_kept=2) == (AddCode.TOO_MANY_KEPT, "")
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.add_batch(third, most_kept=2) == (AddCode.TOO_MANY_KEPT, "")
     assert await found.oldest_ended("t", 9, 9) == [], "both are open"
     _, epoch = await taken(queue)
     await found.finish_batch(BATCH, epoch, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
@@ -310,9 +301,8 @@ async def test_a_tenant_has_a_number_of_batches(queue: Queue) -> None:
 async def test_a_tenant_has_a_number_of_files(queue: Queue) -> None:
     found = await with_file(queue)
     await queue.command("ZADD", found.names.files("t"), *(word for n in range(19_999) for word in (0, f"file-{n}")))
-    before = await queue.dump()
-    assert await found.add_batch(BATCH) == (AddCode.TOO_MANY_FILES, "")
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.add_batch(BATCH) == (AddCode.TOO_MANY_FILES, "")
     await found.hold(["aa/more"], HOLD_MS)
     more = replace(INPUT, id="file-more")
     assert await found.add_file(more, Part("aa/more", 10)) is Addition.TOO_MANY
@@ -376,12 +366,11 @@ async def test_whoever_lost_a_batch_renews_nothing(queue: Queue) -> None:
     await with_batch(queue)
     _, old = await taken(queue)
     await taken(queue, NOW + LEASE_MS)
-    before = await queue.dump()
-    late = broker(queue, NOW + LEASE_MS + 10)
-    assert await late.renew_batch(BATCH.id, old, LEASE_MS) is None
-    await late.release_batch(BATCH.id, old, 0, stumbled=True)
-    await late.close_batch(BATCH.id, old)
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        late = broker(queue, NOW + LEASE_MS + 10)
+        assert await late.renew_batch(BATCH.id, old, LEASE_MS) is None
+        await late.release_batch(BATCH.id, old, 0, stumbled=True)
+        await late.close_batch(BATCH.id, old)
 
 
 # -- progress ----------------------------------------------------------------------------------------------
@@ -412,10 +401,9 @@ async def test_whoever_lost_a_batch_writes_nothing_down(queue: Queue) -> None:
     _, old = await taken(queue)
     output, _ = await stored(found, "aa/out", "aa/err")
     await taken(queue, NOW + LEASE_MS)
-    before = await queue.dump()
-    assert await found.save_batch(BATCH, old, Step([1], output, None, {"completed": 1})) == (SaveCode.LOST, None)
-    assert not await found.finish_batch(BATCH, old, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await found.save_batch(BATCH, old, Step([1], output, None, {"completed": 1})) == (SaveCode.LOST, None)
+        assert not await found.finish_batch(BATCH, old, Ending(BatchStatus.COMPLETED, KEPT_MS, "batch_output"))
 
 
 @fails_without("gateway_batch_save: a line is finished once")
@@ -423,9 +411,8 @@ async def test_a_line_is_finished_once(queue: Queue) -> None:
     found, epoch = await with_taken_batch(queue)
     first, second = await stored(found, "aa/1", "aa/2")
     assert (await found.save_batch(BATCH, epoch, Step([2], first)))[0] is SaveCode.SAVED
-    before = await queue.dump()
-    assert (await found.save_batch(BATCH, epoch, Step([1, 2], second)))[0] is SaveCode.DONE_BEFORE
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert (await found.save_batch(BATCH, epoch, Step([1, 2], second)))[0] is SaveCode.DONE_BEFORE
 
 
 @fails_without("gateway_batch_save: a content whose time is over")
@@ -433,11 +420,10 @@ async def test_a_content_whose_time_is_over_is_not_written_down(queue: Queue) ->
     """Somebody may be deleting it: the file would have a hole."""
     found, epoch = await with_taken_batch(queue)
     (part,) = await stored(found, "aa/1")
-    before = await queue.dump()
-    late = broker(queue, NOW + HOLD_MS)
-    assert (await late.save_batch(BATCH, epoch, Step([1], part)))[0] is SaveCode.TOO_LATE
-    assert (await found.save_batch(BATCH, epoch, Step([1], Part("aa/unheard of", 5))))[0] is SaveCode.TOO_LATE
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        late = broker(queue, NOW + HOLD_MS)
+        assert (await late.save_batch(BATCH, epoch, Step([1], part)))[0] is SaveCode.TOO_LATE
+        assert (await found.save_batch(BATCH, epoch, Step([1], Part("aa/unheard of", 5))))[0] is SaveCode.TOO_LATE
 
 
 @fails_without("gateway_batch_save: a cancel stays one", "if step.to and status == step.from then", "if step.to then")

@@ -72,18 +72,16 @@ async def test_a_response_is_open_and_then_ended(queue: Queue) -> None:
 @fails_without("gateway_response_finish: it ends once")
 async def test_it_ends_once(queue: Queue) -> None:
     await ended(queue, FIRST)
-    before = await queue.dump()
-    assert not await broker(queue).finish(FIRST, DONE)
-    assert not await broker(queue).finish(numbered(2), DONE), "it is not there"
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert not await broker(queue).finish(FIRST, DONE)
+        assert not await broker(queue).finish(numbered(2), DONE), "it is not there"
 
 
 @fails_without("gateway_response_add: asked again")
 async def test_a_second_call_changes_nothing(queue: Queue) -> None:
     await ended(queue, FIRST)
-    before = await queue.dump()
-    assert await broker(queue, NOW + 5).add(replace(FIRST, input="[]"), LOOK_MS) == NOW
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await broker(queue, NOW + 5).add(replace(FIRST, input="[]"), LOOK_MS) == NOW
 
 
 @fails_without("gateway_response_add: only the one that was read is replaced", "known ~= ARGV[8]", "ARGV[8] == '0'")
@@ -113,9 +111,8 @@ async def test_what_finds_no_room_replaces_nothing(queue: Queue) -> None:
     told = replace(FIRST, callback_url="https://example.com/")
     await broker(queue).add(told, LOOK_MS)
     assert await broker(queue).finish(told, DONE)
-    before = await queue.dump()
-    assert await broker(queue, NOW + 5, most_bytes=20).add(told, LOOK_MS, NOW) is None
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await broker(queue, NOW + 5, most_bytes=20).add(told, LOOK_MS, NOW) is None
 
 
 @fails_without("gateway_response_finish: open until it is announced", "ARGV[6] ~= '1' then call", "true then call")

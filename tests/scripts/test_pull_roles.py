@@ -55,9 +55,8 @@ async def test_who_got_all_it_asked_for_waits_no_more(queue: Queue) -> None:
 @fails_without("pull: staging ends no wait", "if arg.owing or arg.n > 0 then", "if true then")
 async def test_staging_alone_gives_no_role_and_takes_none(queue: Queue) -> None:
     await roles(queue, "w1")
-    before = await queue.dump()
-    assert (await queue.pull("w1", 0)).role is Role.NONE
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert (await queue.pull("w1", 0)).role is Role.NONE
 
 
 async def test_a_watcher_that_leaves_gives_its_watch_to_another(queue: Queue) -> None:

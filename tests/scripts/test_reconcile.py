@@ -96,10 +96,9 @@ async def test_an_examination_finds_what_has_not_its_one_place(queue: Queue, nam
     kind, spoil = EXAMINED[name]
     scene = await build_labelled(queue)
     broker, names = scene.queue.broker, [f"2|{each}".encode() for each in scene.entries.values()]
-    before = await queue.dump()
-    assert await broker.examine(Lane.HIGH, "", True) == ("", [])
-    assert await broker._reconcile(None, "names", True, names) == ("", [])
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await broker.examine(Lane.HIGH, "", True) == ("", [])
+        assert await broker._reconcile(None, "names", True, names) == ("", [])
     await spoil(scene)
     for mend in (False, True):
         _, found = await broker._reconcile(None, "names", mend, names)
@@ -126,9 +125,8 @@ async def test_a_tenant_at_its_limit_is_not_put_in_turn(queue: Queue) -> None:
     for each in range(2):
         await queue.add("high", f"1000-{each}", tenant="t1")
     assert len((await queue.pull("w1", 2)).claims) == 1
-    before = await queue.dump()
-    assert await queue.broker.examine(Lane.HIGH, "", True) == ("", [])
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await queue.broker.examine(Lane.HIGH, "", True) == ("", [])
 
 
 async def test_a_lane_without_labels_is_compared_at_little_cost(queue: Queue) -> None:
@@ -148,10 +146,9 @@ async def test_a_lane_without_labels_is_compared_at_little_cost(queue: Queue) ->
 async def test_what_nobody_holds_stays_ready(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.pull("w1", 0)
-    before = await queue.dump()
-    await queue.command("XCLAIM", queue.keys.lane("high"), GROUP, "~", 0, "1000-0", "FORCE")
-    assert await queue.broker.examine(Lane.HIGH, "", True) == ("", [Damage("twice", "high:1000-0")])
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        await queue.command("XCLAIM", queue.keys.lane("high"), GROUP, "~", 0, "1000-0", "FORCE")
+        assert await queue.broker.examine(Lane.HIGH, "", True) == ("", [Damage("twice", "high:1000-0")])
 
 
 @fails_without("reconcile: what stands in a set by mistake goes")
@@ -181,13 +178,12 @@ async def test_times_of_staging_are_used_again_once_the_lanes_are_lost(queue: Qu
     """Redis's clock had been set back when the entry came."""
     await queue.add("high", f"{2 * NOW}-0")
     await queue.pull("w1", 0)
-    before = await queue.dump()
-    later = queue.at(NOW + 5_000)
-    await queue.command("DEL", queue.keys.lane_states)
-    await later.broker.sweep("entries", "", True)
-    await later.broker.examine(Lane.HIGH, "", True)
-    assert await queue.command("HGET", queue.keys.lane_states, "ahead:high") == f"{2 * NOW}-0".encode()
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        later = queue.at(NOW + 5_000)
+        await queue.command("DEL", queue.keys.lane_states)
+        await later.broker.sweep("entries", "", True)
+        await later.broker.examine(Lane.HIGH, "", True)
+        assert await queue.command("HGET", queue.keys.lane_states, "ahead:high") == f"{2 * NOW}-0".encode()
 
 
 @fails_without("compare: what was staged ahead of a clock that was set back is ranked anew")

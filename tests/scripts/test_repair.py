@@ -36,9 +36,8 @@ async def tells_entries_added(queue: Queue) -> bool:
 @fails_without("vanish: not what has ended", "or answered(request_id) or is_tracked", "or is_tracked")
 async def test_a_sound_queue_is_left_as_it_is(queue: Queue) -> None:
     scene = await build(queue)
-    before = await queue.dump()
-    assert not (await mended(scene)).found
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert not (await mended(scene)).found
     assert await finish(scene.queue, "w1", scene.lease) == [1]
     assert await drained(scene) == ALL_DONE
 
@@ -261,9 +260,8 @@ async def test_what_changed_since_it_was_listed_is_left_alone(queue: Queue) -> N
     """Entries are listed first and looked at in another call: in between, a worker may have taken and ended them."""
     await queue.add("high", "1000-0")
     await queue.complete("w1", await queue.claim())
-    before = await queue.dump()
-    assert await queue.broker._reconcile(None, "names", True, [b"2|1000-0"]) == ("", [])
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await queue.broker._reconcile(None, "names", True, [b"2|1000-0"]) == ("", [])
 
 
 async def test_what_is_known_of_an_entry_goes_with_it(queue: Queue) -> None:
@@ -272,20 +270,19 @@ async def test_what_is_known_of_an_entry_goes_with_it(queue: Queue) -> None:
     await queue.add("high", "1000-0")
     await queue.add("low", "1000-0")
     await queue.pull("w1", 0)
-    before = await queue.dump()
-    await queue.add("low", "1000-1")  # nobody has read it
-    for field in ("1|1-1", "2|1000-0", "nonsense"):
-        await queue.command("HSET", keys.tickets, field, "1 0  ")
-    for field in ("1|1-1", "4|1000-1", "nonsense"):
-        await queue.command("ZADD", keys.delayed, 1, field)
-    await queue.command("HSET", keys.tries, "1|1-1", 1, "nonsense", 1)
-    await queue.command("HSET", keys.entries, "interrupted:1|1-1", "1 run 3", "kept_bytes", 3)
-    await queue.command("HSET", keys.lane_states, "interrupted", 1)
-    found = [await queue.broker.sweep(part, "", mend=True) for part in PARTS]
-    assert {damage.kind for _, damages in found for damage in damages} == {"gone", "odd"}
-    await queue.command("XDEL", keys.lane("low"), "1000-1")
-    await queue.command("HDEL", keys.entries, "kept_bytes")
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        await queue.add("low", "1000-1")  # nobody has read it
+        for field in ("1|1-1", "2|1000-0", "nonsense"):
+            await queue.command("HSET", keys.tickets, field, "1 0  ")
+        for field in ("1|1-1", "4|1000-1", "nonsense"):
+            await queue.command("ZADD", keys.delayed, 1, field)
+        await queue.command("HSET", keys.tries, "1|1-1", 1, "nonsense", 1)
+        await queue.command("HSET", keys.entries, "interrupted:1|1-1", "1 run 3", "kept_bytes", 3)
+        await queue.command("HSET", keys.lane_states, "interrupted", 1)
+        found = [await queue.broker.sweep(part, "", mend=True) for part in PARTS]
+        assert {damage.kind for _, damages in found for damage in damages} == {"gone", "odd"}
+        await queue.command("XDEL", keys.lane("low"), "1000-1")
+        await queue.command("HDEL", keys.entries, "kept_bytes")
 
 
 @fails_without("vanish: not what stands", "or is_tracked(lane, id, request_id) then return 0 end", "then return 0 end")
@@ -312,9 +309,8 @@ async def test_a_worker_that_finishes_what_was_given_up_changes_nothing(queue: Q
     scene = await build(queue)
     await scene.command("XDEL", scene.lane, scene.entries["running"])
     await mended(scene)
-    before = await queue.dump()
-    assert await finish(scene.queue, "w1", scene.lease) == [0]
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await finish(scene.queue, "w1", scene.lease) == [0]
 
 
 async def test_a_key_set_aside_keeps_what_it_held(queue: Queue) -> None:
@@ -359,10 +355,9 @@ async def test_consumers_of_workers_that_nobody_knows_are_found_once_they_are_si
     lease = await queue.running()
     assert await queue.broker.deregister(silent_ms=0, look_only=True) == 0
     await queue.complete("w1", lease)
-    before = await queue.dump()
-    assert await queue.broker.deregister(silent_ms=0, look_only=True) == 1
-    assert await queue.broker.deregister(silent_ms=60_000) == 0
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await queue.broker.deregister(silent_ms=0, look_only=True) == 1
+        assert await queue.broker.deregister(silent_ms=60_000) == 0
     assert await queue.broker.deregister(silent_ms=0) == 1
     assert await queue.broker.deregister(silent_ms=0) == 0
 
@@ -429,9 +424,8 @@ async def test_counters_are_left_alone_while_the_rest_does_not_fit(queue: Queue)
     await queue.add("high", "1000-0")
     await queue.pull("w1", 0)
     await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
-    before = await queue.dump()
-    assert await queue.broker.compare(None, True, counters="all") == [Damage("differs", "high")]
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await queue.broker.compare(None, True, counters="all") == [Damage("differs", "high")]
 
 
 @fails_without("compare: not by counters of an earlier time", "elseif staged < mirror then", "elseif false then")

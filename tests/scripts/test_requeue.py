@@ -75,9 +75,8 @@ async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -
     ((letter, fields),) = await queue.broker.dead_letters(1)
     entry = fields[b"_entry"].decode()
     new = await again(queue, letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry)
-    before = await queue.dump()
-    assert await again(queue, letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry) == new
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await again(queue, letter, "r1", Lane.HIGH, [b"id", b"r1", b"body", b"{}"], entry=entry) == new
 
 
 @fails_without("requeue: what was purged was not requeued", "and entry ~= former and string.match", "and string.match")
@@ -88,11 +87,10 @@ async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -
 )
 async def test_a_letter_that_was_purged_was_not_requeued_though_its_id_is_known(queue: Queue) -> None:
     (accepted,) = await queue.broker.enqueue([submission("r1")])
-    before = await queue.dump()
-    # Of the entry that the record names, in whatever millisecond; and of another, later than what the record names.
-    for letter, former in (("1-1", accepted.entry), ("9999999999999-0", "high:1-1")):
-        assert await again(queue, letter, "r1", Lane.HIGH, [b"x", b"y"], entry=former) is None
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        # Of the entry that the record names, in whatever millisecond; and of another, later than what the record names.
+        for letter, former in (("1-1", accepted.entry), ("9999999999999-0", "high:1-1")):
+            assert await again(queue, letter, "r1", Lane.HIGH, [b"x", b"y"], entry=former) is None
 
 
 # -- an id that was used again since ------------------------------------------------------------------------
@@ -108,12 +106,11 @@ async def forgotten(queue: Queue) -> str:
 
 async def refused(queue: Queue, letter: str) -> str:
     """The reason for which a letter is not requeued; nothing changes by that."""
-    before = await queue.dump()
-    entry_of = (await queue.broker.dead_letter(letter) or {})[b"_entry"].decode()
-    fields = [b"id", b"r0", b"body", BODY.encode()]
-    new, newer = await queue.broker.requeue(letter, "r0", Lane.HIGH, fields, entry=entry_of)
-    assert new is None
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        entry_of = (await queue.broker.dead_letter(letter) or {})[b"_entry"].decode()
+        fields = [b"id", b"r0", b"body", BODY.encode()]
+        new, newer = await queue.broker.requeue(letter, "r0", Lane.HIGH, fields, entry=entry_of)
+        assert new is None
     return newer
 
 
@@ -177,26 +174,22 @@ async def test_a_request_without_an_id_of_its_own_leaves_a_record_for_a_while_on
 async def test_a_dead_letter_that_is_gone_is_not_requeued(queue: Queue) -> None:
     letter = await bury(queue)
     assert await queue.broker.purge([letter]) == 1
-    before = await queue.dump()
-    assert await again(queue, letter, "r0", Lane.LOW, [b"body", b"{}"], entry="high:1000-0") is None
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        assert await again(queue, letter, "r0", Lane.LOW, [b"body", b"{}"], entry="high:1000-0") is None
 
 
 async def test_a_full_redis_keeps_the_dead_letter(queue: Queue) -> None:
     letter = await bury(queue)
-    before = await queue.dump()
-    async with queue.full_memory():
+    async with queue.unchanged(), queue.full_memory():
         with pytest.raises(BrokerOutOfMemory):
             await again(queue, letter, "r0", Lane.LOW, [b"body", b"{}"], entry="high:1000-0")
-    assert await queue.dump() == before
 
 
 async def test_a_dead_letter_without_fields_is_kept(queue: Queue) -> None:
     letter = await bury(queue)
-    before = await queue.dump()
-    with pytest.raises(Exception, match="number of arg"):
-        await again(queue, letter, "r0", Lane.LOW, [], entry="high:1000-0")
-    assert await queue.dump() == before
+    async with queue.unchanged():
+        with pytest.raises(Exception, match="number of arg"):
+            await again(queue, letter, "r0", Lane.LOW, [], entry="high:1000-0")
 
 
 async def test_dead_letters_are_read_by_the_newest_by_id_and_in_order(queue: Queue) -> None:
