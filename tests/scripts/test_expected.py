@@ -76,6 +76,7 @@ async def test_the_time_is_that_of_what_goes_first(queue: Queue) -> None:
     expected = await fleet.expected(deadline=FAR + 10**6)
     assert (expected.place, expected.wait_ms) == (50, 51 * 1_000 / 5)
     assert expected.left_ms == FAR + 10**6 - NOW - 10_000 - (expected.wait_ms or 0) - (expected.run_ms or 0)
+    assert (await fleet.expected(deadline=NOW + 20_000)).place == 0
 
 
 async def test_operators_read_the_pace_that_times_follow_from(queue: Queue) -> None:
@@ -92,11 +93,6 @@ async def test_a_waiting_request_has_a_place_and_a_time(queue: Queue) -> None:
     fleet = await at_work(queue)
     found = await fleet.here.broker.expected([(Lane.HIGH, f"1000-{number}") for number in (51, 100, 1)])
     assert [(each.place, each.wait_ms) for each in found] == [(0, 200), (49, 10_000), (None, None)]
-
-
-async def test_an_earlier_deadline_has_a_shorter_time(queue: Queue) -> None:
-    fleet = await at_work(queue)
-    assert (await fleet.expected(deadline=NOW + 20_000)).place == 0
 
 
 @pytest.mark.every_release

@@ -190,16 +190,11 @@ async def test_one_that_runs_and_is_cancelled_before_its_first_token_is_ended_at
     assert await tokens(queue) == [ended("cancelled")]
 
 
-async def test_one_without_an_id_that_is_cancelled_is_ended_at_once(queue: Queue) -> None:
-    await queue.add("high", "1000-0", stream="1")
-    assert await queue.broker.cancel("high:1000-0")
-    assert await tokens(queue, "high:1000-0") == [ended("cancelled")]
-
-
-async def test_one_that_was_put_in_by_hand_is_ended_at_once(queue: Queue) -> None:
-    await queue.add("high", "1000-0", id="r1", stream="1")
-    assert await queue.broker.cancel("r1")
-    assert await tokens(queue) == [ended("cancelled")]
+@pytest.mark.parametrize(("fields", "name"), [({}, "high:1000-0"), ({"id": "r1"}, "r1")])
+async def test_one_that_was_put_in_by_hand_is_ended_at_once(queue: Queue, fields: dict[str, str], name: str) -> None:
+    await queue.add("high", "1000-0", stream="1", **fields)
+    assert await queue.broker.cancel(name)
+    assert await tokens(queue, name) == [ended("cancelled")]
 
 
 @fails_without("tokens: who was not told is made up for")
