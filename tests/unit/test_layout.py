@@ -96,13 +96,17 @@ def test_client_needs_no_engine(pyproject: dict[str, Any], engine: str) -> None:
 
 
 def test_a_client_loads_itself_alone() -> None:
-    """Nothing of a gateway, a worker or an operator, and none of their libraries."""
+    """Nothing of a gateway, a worker or an operator, none of their settings and libraries, and nothing to log with."""
     code = (
         "import sys; from streamfleet.producer import Client\n"
-        "ours = {name.split('.')[1] for name in sys.modules if name.startswith('streamfleet.')}\n"
-        "assert ours == {'common', 'producer'}, ours\n"
-        "heavy = {'typer', 'httpx', 'fastapi', 'uvicorn', 'vllm'} & set(sys.modules)\n"
+        "ours = {name for name in sys.modules if name.startswith('streamfleet.')}\n"
+        "assert {name.split('.')[1] for name in ours} == {'common', 'producer'}, ours\n"
+        "assert len(ours) <= 47, (len(ours), sorted(ours))\n"
+        "assert not ours & {'streamfleet.common.settings', 'streamfleet.common.settings_gateway'}, ours\n"
+        "heavy = {'typer', 'httpx', 'fastapi', 'uvicorn', 'vllm', 'structlog', 'rich', 'difflib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
+        "from streamfleet.common.queue_configuration import _given\n"
+        "assert not _given.cache_info().currsize, 'builds the class of all settings'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -54,6 +54,15 @@ def test_machines_get_one_json_object_a_line() -> None:
     assert (second["event"], second["level"]) == ("second", "warning")
 
 
+def test_modules_that_clients_load_write_the_same_lines() -> None:
+    out = io.StringIO()
+    usual = configured(out)
+    for log in (usual, logs.Logger("test")):
+        log.warning("redis_moved", server="a")
+    one, other = ({**line, "timestamp": ""} for line in lines_of(out))
+    assert one == other
+
+
 def test_the_bound_request_id_is_on_every_line_inside_and_on_none_after() -> None:
     out = io.StringIO()
     log = configured(out)

@@ -4,12 +4,11 @@
 configuration in Redis has them by the same names. `QueueLimits` is what brokers and scripts get.
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: each read of the marks would parse all of them, 3 ms of a start.
 import json
 from dataclasses import dataclass, fields
 from enum import Enum, auto
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
@@ -206,8 +205,7 @@ class QueueLimits(SharedLimits):
 
 def marked(use: Use) -> tuple[str, ...]:
     """Names of the limits with a mark, in the order of the table."""
-    hints = get_type_hints(QueueLimits, include_extras=True)
-    return tuple(each.name for each in fields(QueueLimits) if use in getattr(hints[each.name], "__metadata__", ()))
+    return tuple(each.name for each in fields(QueueLimits) if use in getattr(each.type, "__metadata__", ()))
 
 
 IN_SCRIPTS = marked(Use.SCRIPTS)

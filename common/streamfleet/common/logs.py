@@ -7,14 +7,28 @@ import sys
 from collections.abc import MutableMapping
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TextIO
-
-import structlog
+from typing import TYPE_CHECKING, Any, TextIO
 
 from streamfleet.common.broker.types import Lease
-from streamfleet.common.settings import LogSettings
+
+if TYPE_CHECKING:
+    import structlog
+
+    from streamfleet.common.settings import LogSettings
 
 _subject: ContextVar[Lease | None] = ContextVar("subject", default=None)
+
+
+class Logger:
+    """Logger of a module that clients load: it loads structlog, a quarter of a client's start, with its first event."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        import structlog
+
+        return getattr(structlog.get_logger(self._name), method)
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None, *, process: int | None = None) -> None:
@@ -25,6 +39,8 @@ def configure(settings: LogSettings, stream: TextIO | None = None, *, process: i
         stream: gets the lines; stderr if None.
         process: number of this process among several that write there; each line has it.
     """
+    import structlog
+
     out = stream or sys.stderr
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not out.isatty())
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
@@ -85,4 +101,6 @@ def _name_the_process(process: int, _: Any, __: str, event: MutableMapping[str, 
 
 def _plain_tracebacks() -> structlog.processors.ExceptionRenderer:
     """Renderer of tracebacks without local variables, which could hold request bodies and passwords."""
+    import structlog
+
     return structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))

@@ -8,7 +8,7 @@ setting. A worker writes what the hash lacks, out of its environment; from then 
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic_settings import PydanticBaseSettingsSource
 
 from streamfleet.common.errors import InvalidRequest, UnknownProtocol
 from streamfleet.common.limits import QueueLimits, SharedLimits, Use, marked
-from streamfleet.common.settings import QueueSettings, load, variable
+from streamfleet.common.settings_queue import QueueSettings, load, variable
 
 OF_CLIENTS = marked(Use.CLIENTS)
 NAMES = tuple(each.name for each in dataclasses.fields(SharedLimits) if each.name not in marked(Use.PROCESS))
@@ -26,18 +26,22 @@ PROTOCOLS = range(1, 2)
 """Protocols that this version knows. A worker writes the last of them where the queue has none."""
 
 
-class _Given(QueueSettings):  # type: ignore[misc] # frozen too
-    """Settings without an environment: a value that is not given has its default."""
+@functools.cache  # to build the class takes 15 ms, and only a queue with a configuration needs it
+def _given() -> type[QueueSettings]:
+    """Class of settings without an environment: a value that is not given has its default."""
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: Any,  # noqa: ARG003 - the signature is pydantic's
-        init_settings: PydanticBaseSettingsSource,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
+    class Given(QueueSettings):  # type: ignore[misc] # frozen too
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: Any,  # noqa: ARG003 - the signature is pydantic's
+            init_settings: PydanticBaseSettingsSource,
+            *_: Any,
+            **__: Any,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (init_settings,)
+
+    return Given
 
 
 def encode(limits: QueueLimits) -> dict[str, str]:
@@ -52,7 +56,7 @@ def decode(limits: QueueLimits, fields: Mapping[str, str]) -> QueueLimits:
         SettingsError: one line for each value that breaks the rules of its setting, with the setting's name.
     """
     known = {name: value for name, value in fields.items() if name in NAMES}
-    return dataclasses.replace(limits, **load(_Given, **encode(limits) | known).model_dump(include=set(NAMES)))
+    return dataclasses.replace(limits, **load(_given(), **encode(limits) | known).model_dump(include=set(NAMES)))
 
 
 def check_protocol(fields: Mapping[str, str], queue: str) -> None:
@@ -96,6 +100,8 @@ def assignments(words: list[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         known = next((each for each in NAMES if name in (each, variable(each))), "")
         if not (known and equals and value):
+            import difflib
+
             near = next(iter(difflib.get_close_matches(name.lower(), NAMES, n=1)), "")
             hint = f"; did you mean {near}?" if near else ""
             unknown = f"not a setting of the queue, which has {', '.join(NAMES)}{hint}"

@@ -8,32 +8,18 @@ reads the environment.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import shlex
-from dataclasses import fields
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import (
-    AliasChoices,
-    Field,
-    ImportString,
-    SecretStr,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-    model_validator,
-)
-from pydantic.fields import FieldInfo
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest, SettingsError
-from streamfleet.common.keys import check_prefix
-from streamfleet.common.limits import QueueLimits, SharedLimits
 from streamfleet.common.protocol import LANES, Lane, check_name
 from streamfleet.common.secret_files import ONE_LINE, file_variables, is_one_line
 from streamfleet.common.settings_gateway import GatewaySettings, read_route
-from streamfleet.common.settings_group import PREFIX, Group, known_as
+from streamfleet.common.settings_queue import PREFIX, Group, QueueSettings, known_as, load, variable
 
 __all__ = [
     "EXPORTER_GROUPS",
@@ -59,66 +45,6 @@ __all__ = [
 Allowed = Literal[
     "beam_search", "chat_templates", "embeds", "grammars", "media_urls", "processor_kwargs", "prompt_logprobs"
 ]
-
-
-class QueueSettings(Group, SharedLimits):  # type: ignore[misc] # frozen too, by the configuration of Group
-    """The queue, and the limits of all its requests."""
-
-    redis_url: SecretStr = Field(
-        SecretStr("redis://localhost:6379/0"),
-        validation_alias=known_as("REDIS_URL", "REDIS_URL"),
-        description="Address of Redis: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://.",
-    )
-    redis_credentials: ImportString[Any] | None = Field(
-        None,
-        description=(
-            "module:object of a redis-py CredentialProvider: each new connection asks it if REDIS_URL has no password."
-        ),
-    )
-    queue: str = Field("default", description="Name of the queue: one pool of interchangeable workers.")
-    key_prefix: str = Field("", description="Put before every key, for a Redis that others share.")
-
-    @field_validator("redis_credentials", mode="wrap")
-    @classmethod
-    def _usable_provider(cls, value: Any, load: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            value = load(value)
-        except ValidationError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the module does
-            raise ValueError(f"cannot be imported: {type(error).__name__}: {error}") from None
-        if value is not None and (isinstance(value, type) or not callable(getattr(value, "get_credentials", None))):
-            raise ValueError("must name a CredentialProvider as module:object, no class of them")
-        return value
-
-    @field_validator("queue")
-    @classmethod
-    def _usable_queue(cls, value: str) -> str:
-        try:
-            return check_name(value, "queue", forbidden="{}")
-        except InvalidRequest as error:
-            raise ValueError(error.message) from None
-
-    @field_validator("key_prefix")
-    @classmethod
-    def _usable_prefix(cls, value: str) -> str:
-        try:
-            return check_prefix(value)
-        except InvalidRequest as error:
-            raise ValueError(error.message) from None
-
-    @model_validator(mode="after")
-    def _lanes_hold_a_request(self) -> Self:
-        if self.lane_bytes < 2 * self.max_body_bytes:
-            raise ValueError(
-                f"STREAMFLEET_LANE_BYTES is {self.lane_bytes}: it must be at least twice STREAMFLEET_MAX_BODY_BYTES "
-                f"({self.max_body_bytes}), or the largest requests would never find room"
-            )
-        return self
-
-    def limits(self) -> QueueLimits:
-        """The limits of the queue as brokers need them."""
-        return QueueLimits(**{each.name: getattr(self, each.name) for each in fields(SharedLimits)})
 
 
 class LogSettings(Group):
@@ -380,28 +306,6 @@ GROUPS: tuple[type[Group], ...] = (
     GatewaySettings,
     LogSettings,
 )
-G = TypeVar("G", bound=Group)
-
-
-def variable(name: str) -> str:
-    """The environment variable that sets a field."""
-    return f"{PREFIX}{name.upper()}"
-
-
-def load(group: type[G], **given: Any) -> G:
-    """Load a group from the environment; given values that are not None take precedence.
-
-    Raises:
-        SettingsError: one line for each setting that is wrong.
-    """
-    values = {name: value for name, value in given.items() if value is not None}
-    try:
-        return group(**values)
-    except ValidationError as error:
-        lines: dict[object, str] = {}
-        for item in error.errors(include_url=False):  # a list has one error per wrong item; the first is enough
-            lines.setdefault(item["loc"][:1], _line(group, dict(item)))
-        raise SettingsError("\n".join(lines.values())) from None
 
 
 def load_all(**given: Any) -> tuple[QueueSettings, EngineSettings, WorkerSettings, LogSettings]:
@@ -445,22 +349,3 @@ def unknown_variables() -> dict[str, str]:
     known = [known for name, field in fields for known in (variable(name), *file_variables(name, field, PREFIX))]
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return {name: next(iter(difflib.get_close_matches(name, known, n=1)), "") for name in unknown}
-
-
-def _line(group: type[Group], item: dict[str, Any]) -> str:
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if not item["loc"]:
-        return message
-    name = str(item["loc"][0])
-    field = group.model_fields.get(name.lower().removeprefix(PREFIX.lower()))
-    shown = (
-        "" if field is None or field.annotation is SecretStr else f", not {json.dumps(item['input'], default=str)[:80]}"
-    )
-    return f"{_set_by(field, name)}: {message}{shown}"
-
-
-def _set_by(field: FieldInfo | None, name: str) -> str:
-    """The variable that a value came from, or would come from."""
-    alias = field.validation_alias if field else None
-    names = [choice for choice in alias.choices if choice in os.environ] if isinstance(alias, AliasChoices) else []
-    return str(names[0]) if names else name if name.isupper() else variable(name)

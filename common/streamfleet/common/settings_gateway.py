@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.protocol import check_name
-from streamfleet.common.settings_group import Group
+from streamfleet.common.settings_queue import Group
 
 _ORIGIN = re.compile(r"\*|https?://[^\s/?#]+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.*")

@@ -35,7 +35,7 @@ from pydantic import SecretStr
 from streamfleet.common.health import Health, HealthServer
 from streamfleet.common.settings import LogSettings, QueueSettings, load, load_for_gateway
 from streamfleet.common.settings_gateway import GatewaySettings
-from streamfleet.common.settings_group import Group
+from streamfleet.common.settings_queue import Group
 from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.shared_counts import Count, SharedCounts, size_bytes
 

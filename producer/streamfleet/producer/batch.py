@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-import structlog
-
 from streamfleet.common.broker.types import Submission
 from streamfleet.common.errors import InvalidRequest, RequestLost
+from streamfleet.common.logs import Logger
 from streamfleet.common.protocol import Lane
 from streamfleet.common.results import Result
 from streamfleet.producer.ask import as_ask
@@ -33,7 +32,7 @@ from streamfleet.producer.client import Client
 from streamfleet.producer.sender import size
 from streamfleet.producer.window import TICK_S, Window
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 CHANGED = (
     "the line was changed since it was sent under this custom_id: "
     "change the custom_id too, or write to another output file"

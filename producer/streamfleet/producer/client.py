@@ -30,7 +30,7 @@ from streamfleet.common.errors import (
 )
 from streamfleet.common.protocol import Status
 from streamfleet.common.results import Result
-from streamfleet.common.settings import QueueSettings, load
+from streamfleet.common.settings_queue import QueueSettings, load
 from streamfleet.producer.ask import DOWNGRADE, Ask, Draft, Options, as_ask
 from streamfleet.producer.events import Chunk, Event, Restarts
 from streamfleet.producer.feeds import Feeds

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from streamfleet.common.broker.producer import ProducerBroker
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, NotPermitted, StreamfleetError
+from streamfleet.common.logs import Logger
 from streamfleet.common.replies import id_order
 from streamfleet.producer.follower import Entry
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 BLOCK_MS = 5_000
 MOST_WAITING = 64
 """Largest number of entries that wait for one reader; its stream is not read further until it takes them."""

@@ -16,7 +16,6 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import ParamSpec, TypeVar
 
-import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from streamfleet.common.broker.producer import READ_AT_ONCE, Notifications, ProducerBroker
@@ -29,10 +28,11 @@ from streamfleet.common.errors import (
     ResultTimeout,
     SettingsError,
 )
+from streamfleet.common.logs import Logger
 from streamfleet.common.results import Result, decode_result
 from streamfleet.producer.slots import Slot, Slots
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 BLOCK_MS, AT_ONCE_MS = 5_000, 1

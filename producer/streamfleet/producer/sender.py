@@ -22,7 +22,7 @@ from streamfleet.common.broker.types import TOO_MANY_BYTES, Accepted, EnqueueCod
 from streamfleet.common.envelope import traceparent_of
 from streamfleet.common.errors import Conflict, InvalidRequest, LikelyLate, NotReplicated, QueueFull, StreamfleetError
 from streamfleet.common.protocol import LANES, Lane, stream_ms
-from streamfleet.common.settings import QueueSettings
+from streamfleet.common.settings_queue import QueueSettings
 from streamfleet.producer.ask import DOWNGRADE, Ask, Draft, as_ask, check_id, draft
 from streamfleet.producer.handle import Handle, Owner
 from streamfleet.producer.mailbox import Mailbox

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from streamfleet.common.errors import ClientClosed, NotReplicated, StreamfleetError
 from streamfleet.common.results import Result
-from streamfleet.common.settings import QueueSettings
+from streamfleet.common.settings_queue import QueueSettings
 from streamfleet.producer.ask import Ask, Options
 from streamfleet.producer.client import Client
 from streamfleet.producer.events import Chunk, Event, Restarts

@@ -15,7 +15,7 @@ from streamfleet.common.protocol import LANES
 from streamfleet.common.queue_configuration import check_protocol, decode, differences, encode
 from streamfleet.common.replies import description, descriptions, mapping, recorded, texts
 from streamfleet.common.results import Result, decode_result
-from streamfleet.common.settings import QueueSettings
+from streamfleet.common.settings_queue import QueueSettings
 
 T = TypeVar("T")
 RESULTS_AT_ONCE = 32

@@ -6,11 +6,10 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-import structlog
-
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.broker.types import Expected, TenantRule
 from streamfleet.common.errors import NotPermitted, SettingsError, UnknownProtocol
+from streamfleet.common.logs import Logger
 from streamfleet.common.protocol import Lane
 from streamfleet.common.replies import ready_member
 
@@ -23,7 +22,7 @@ Asked = (
 """Lane and stream id of a request that waits, and its rank (epoch ms) if that is known; or lane, None, deadline (epoch
 ms) and ttl (ms) of one that would wait. Then its tenant, empty for none, None where it is not known; and how many more
 of the same call go first."""
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 FRESH_S = 1.0
 
 

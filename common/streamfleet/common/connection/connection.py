@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import redis.exceptions
-import structlog
 from tenacity import (
     AsyncRetrying,
     RetryCallState,
@@ -32,12 +31,13 @@ from streamfleet.common.connection.server_clients import CurrentServer, ServerCl
 from streamfleet.common.connection.translation import Distrusted, Refused, another_type, translated
 from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
 from streamfleet.common.errors import BrokerUnavailable, ClientClosed, SettingsError, StreamfleetError, WrongEventLoop
+from streamfleet.common.logs import Logger
 from streamfleet.common.secret_files import FileSecret
 
 if TYPE_CHECKING:
-    from streamfleet.common.settings import QueueSettings
+    from streamfleet.common.settings_queue import QueueSettings
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 T = TypeVar("T")
 _LOGINS: WeakValueDictionary[tuple[int, int], Login] = WeakValueDictionary()
 ANSWER_TIMEOUT_S = 15.0

@@ -7,16 +7,15 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import structlog
-
 from streamfleet.common.connection.clients import BlockingClient, Client
 from streamfleet.common.connection.locator import Locator
 from streamfleet.common.connection.login import Login
 from streamfleet.common.connection.translation import FAILURES, Refused, points_elsewhere
 from streamfleet.common.connection.urls import safe_address
 from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.logs import Logger
 
-log = structlog.get_logger(__name__)
+log = Logger(__name__)
 T = TypeVar("T")
 GRACE_S = 1.0
 """Seconds after a new connection's answer in which a server that was only busy answers all others."""
