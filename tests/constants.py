@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 Constants = Mapping[str, object]
 """Values by dotted names below `streamfleet`, of a module or a class, such as ``worker.complete.RETRY_MAX_MS``."""
+PREFETCH, SPEED = "worker.admission.PREFETCH", "worker.engine.factory.SPEED"
 BATCH_WINDOW = "gateway.batches.submitter.WINDOW"
 UNREADY = "worker.containment.UNREADY_FAILURES"
 QUICK_RETRIES: Constants = {"worker.complete.RETRY_BASE_MS": 20, "worker.complete.RETRY_MAX_MS": 100}

@@ -8,10 +8,10 @@ from typing import Any
 from bench.goodput.engine import Engine
 from bench.goodput.fleet import Fleet
 from bench.goodput.work import SPEED, Request
+from streamfleet.worker.credit import PREFETCH
 
 PROMPT_WEIGHT = 25.0
 """Weight of a second of reading against one of waiting; it finds most in caches with it."""
-PREFETCH = 2
 
 
 class Oracle:

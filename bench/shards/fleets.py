@@ -16,7 +16,7 @@ from typing import Any
 import redis
 
 from bench.core.feeding import queue_settings
-from bench.core.fleet import probe_id
+from bench.core.fleet import SLOTS, probe_id
 from bench.core.parts import Part, Say
 from bench.core.processes import fleet as started_fleet
 from bench.core.redis import Look, look, own_server
@@ -83,7 +83,7 @@ def measure(sizes: Sizes, say: Say) -> Part:
 def one(count: int, sizes: Sizes, say: Say) -> Seen:
     """Measure a fleet of so many workers."""
     say(f"{count} workers: starting")
-    settings = {"STREAMFLEET_PREFETCH": 0, "STREAMFLEET_LEASE_MS": LEASE_MS, "STREAMFLEET_DRAIN_MS": 0}
+    settings = {"BATCH_SIZE": SLOTS, "STREAMFLEET_LEASE_MS": LEASE_MS, "STREAMFLEET_DRAIN_MS": 0}
     with (
         own_server() as server,
         redis.Redis.from_url(server.url) as client,

@@ -35,7 +35,7 @@ WORKERS, GATEWAYS, AT_ONCE, MIDDLE = 3, 2, 120, 10
 TOKENS = 150
 SETTINGS: dict[str, Any] = {
     "lease_ms": 2_000,
-    "simulated_speed": 0.4,
+    "speed": 0.4,
     "checkpoint_tokens": 100,  # some go on elsewhere, and others begin anew
     "max_deliveries": 50,
     "result_ttl_ms": 3_600_000,

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfleet.worker.credit import PREFETCH
 from tests.integration.worker_process import Fleet, WorkerProcess, chat
 from tests.waiting import eventually
 
-SLOTS, PREFETCH = 32, 2
+SLOTS = 32
 ROOM_TOKENS, LONGEST_TOKENS = 44_000, 8_000  # of the simulated engine, for requests that outlast a round
 START_S = 60.0
 KILL_GRACE_S = 2.0
@@ -112,7 +113,7 @@ class Pair:
 
     async def _worker(self) -> WorkerProcess:
         self._number += 1
-        settings = {"simulated_profile": "smollm2-cpu", "prefetch": PREFETCH, "log_level": "info", **self._way.settings}
+        settings = {"simulated_profile": "smollm2-cpu", "log_level": "info", **self._way.settings}
         worker = self._fleet.start(f"w{self._number}", ["witnessed"], **settings)
         await worker.ready()
 

@@ -15,7 +15,7 @@ MOST_CALLS = 30
 """Most script calls of one worker in that time: 20 a second."""
 WAITING = Setup(workers=1, lease_ms=20_000, max_deliveries=3, watchdog_s=30.0, drain_ms=500)
 TWO_QUEUES = replace(WAITING, workers=2, batch_size=4, queues=("default", "beside"))
-INTERRUPTED = replace(WAITING, batch_size=1, more={"PREFETCH": "0"})
+INTERRUPTED = replace(WAITING, batch_size=1)
 
 
 async def tenant_at_its_limit(stage: Stage) -> None:

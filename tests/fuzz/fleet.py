@@ -42,7 +42,7 @@ TERMINAL = {status.value.encode() for status in Status}
 SETTINGS: dict[str, object] = {
     "log_level": "info",
     "lease_ms": 10_000,
-    "simulated_speed": 1_000_000,
+    "speed": 1_000_000,
 }
 
 

@@ -145,7 +145,7 @@ def input_file(chance: random.Random) -> bytes:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis with a worker, by its URL."""
     with RedisServer(newest(find_servers())) as server:
-        worker = WorkerProcess(server.url, tmp_path_factory.mktemp("files"), "w1", simulated_speed=1_000_000)
+        worker = WorkerProcess(server.url, tmp_path_factory.mktemp("files"), "w1", speed=1_000_000)
         try:
             worker.ready_blocking()
             yield server.url

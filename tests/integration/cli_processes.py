@@ -17,6 +17,7 @@ import redis
 
 from streamfleet.cli.main import main
 from streamfleet.common import logs
+from tests.constants import SPEED
 from tests.integration.forked import ForkedProcess
 from tests.waiting import eventually_blocking
 
@@ -85,11 +86,15 @@ def piped(
 
 @contextmanager
 def worker(
-    url: str, name: str = "w1", settings: Mapping[str, str] | None = None, workers: str = "{default}:workers"
+    url: str,
+    name: str = "w1",
+    settings: Mapping[str, str] | None = None,
+    workers: str = "{default}:workers",
+    speed: float = 1.0,
 ) -> Iterator[ForkedProcess]:
     """A real worker with the simulated engine, from ready to drained."""
     runs = ["streamfleet.cli", "worker", "--engine", "simulated", "--name", name]
-    process = ForkedProcess(runs, environment(url, **(settings or {})), Path(os.devnull))
+    process = ForkedProcess(runs, environment(url, **(settings or {})), Path(os.devnull), {SPEED: speed})
     try:
         with redis.Redis.from_url(url) as client:
             eventually_blocking(

@@ -206,7 +206,7 @@ def stage_in(
     """A stage of one's own; `speed` is how much faster than usual its engine is."""
     with (
         RedisServer(newest(find_servers())) as server,
-        WorkerProcess(server.url, folder, "w1", simulated_speed=speed) as worker,
+        WorkerProcess(server.url, folder, "w1", speed=speed) as worker,
         gateway_on(server.url, folder, kind, constants, **settings) as gateway,
     ):
         key, _ = make_key(server.url, "everything", lanes=tuple(Lane))

@@ -59,7 +59,7 @@ async def ready(fleet: Fleet, **settings: Any) -> WorkerProcess:
 
 
 async def test_a_queue_is_measured_with_real_workers(fleet: Fleet, tmp_path: Path) -> None:
-    await ready(fleet, simulated_profile="smollm2-cpu", simulated_speed=4)
+    await ready(fleet, simulated_profile="smollm2-cpu", speed=4)
     plot = tmp_path / "bench.svg"
     more = ("--plot", str(plot)) if importlib.util.find_spec("matplotlib") else ()
     given = ("-c", "1,4", "--requests", "8", "--output-tokens", "16", *more)

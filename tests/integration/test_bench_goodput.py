@@ -10,6 +10,7 @@ from bench.goodput import APART, PARTS, sessions, urgent, vllm
 from bench.goodput.runs import play, sample
 from bench.goodput.urgent import ALONE, ORDER, RESERVE, SPLIT, Case
 from bench.goodput.work import of_tenants
+from streamfleet.worker.engine import factory
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,7 +55,8 @@ def test_each_part_has_tables_and_targets_at_small_size(part: str) -> None:
 def test_urgent_requests_beside_patient_ones_in_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"EVERY_S": 0.2, "PATIENT_S": 1.0, "GRACE_S": 1.0}.items():
         monkeypatch.setattr(vllm, name, value)
-    engine = {"engine": "simulated", "simulated_profile": "smollm2-cpu", "simulated_speed": 4}
+    monkeypatch.setattr(factory, "SPEED", 4.0)
+    engine = {"engine": "simulated", "simulated_profile": "smollm2-cpu"}
     (table,) = vllm.compare(engine, 20, lambda _: None).tables
     alone, order, reserve = table.rows
     assert alone["patient tokens/s"] == 0

@@ -44,7 +44,7 @@ def release(raw: redis.Redis) -> tuple[int, ...]:
 
 def test_workers(redis_url: str) -> None:
     assert streamfleet(redis_url, "workers").stdout.startswith("no worker is alive")
-    with worker(redis_url, settings={"STREAMFLEET_LEASE_MS": "1000", "STREAMFLEET_SIMULATED_SPEED": "0.1"}):
+    with worker(redis_url, settings={"STREAMFLEET_LEASE_MS": "1000"}, speed=0.1):
         slow = ("--prompt", "hi", "--max-tokens", "2000", "--lane", "high", "--id", "r-1")
         streamfleet(redis_url, "enqueue", *slow)
 

@@ -73,7 +73,7 @@ async def test_one_that_has_run_is_not_queued_again(stage: Stage, tmp_path: Path
     folder = tmp_path / "gateway"
     folder.mkdir()
     settings = {"gateway_models": "simulated=again", "gateway_files": f"file://{tmp_path}/files"}
-    with WorkerProcess(stage.url, tmp_path, "dies", queue="again", simulated_speed=0.5) as worker:
+    with WorkerProcess(stage.url, tmp_path, "dies", queue="again", speed=0.5) as worker:
         await worker.ready()
         with gateway_on(stage.url, folder, **settings) as gateway:
             async with (
@@ -248,7 +248,7 @@ async def test_they_end_once_whatever_is_killed(tmp_path: Path) -> None:
         for number in range(2):
             folder = tmp_path / f"{run}-{number}"
             folder.mkdir()
-            living.append(WorkerProcess(url, folder, f"w{run}{number}", simulated_speed=0.3, lease_ms=2_000))
+            living.append(WorkerProcess(url, folder, f"w{run}{number}", speed=0.3, lease_ms=2_000))
             living.append(GatewayProcess(url, folder, None, **settings))
         for each in living:
             if isinstance(each, WorkerProcess):

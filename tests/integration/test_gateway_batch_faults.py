@@ -59,7 +59,7 @@ def server_and_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
     folder = tmp_path_factory.mktemp("faults")
     with (
         RedisServer(newest(find_servers())) as server,
-        WorkerProcess(server.url, folder, "w1", simulated_speed=20) as worker,
+        WorkerProcess(server.url, folder, "w1", speed=20) as worker,
     ):
         yield server.url, worker.ready_blocking()
 

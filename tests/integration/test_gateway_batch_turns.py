@@ -32,7 +32,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def worker(server: RedisServer, tmp_path: Path) -> Iterator[WorkerProcess]:
-    with WorkerProcess(server.url, tmp_path, "w1", simulated_speed=20) as process:
+    with WorkerProcess(server.url, tmp_path, "w1", speed=20) as process:
         yield process.ready_blocking()
 
 
@@ -40,11 +40,13 @@ def gateway_in(server: RedisServer, folder: Path, slots: int, **constants: objec
     return gateway_on(
         server.url,
         folder,
-        constants={f"gateway.batches.scheduler.{name}": value for name, value in constants.items()},
+        constants={
+            "gateway.batches.service.BATCHES_OPEN": MANY + 10,
+            **{f"gateway.batches.scheduler.{name}": value for name, value in constants.items()},
+        },
         gateway_files=(folder / "files").as_uri(),
         gateway_models="simulated=default,gone=nobody=simulated",
         gateway_batches_at_once=slots,
-        gateway_batches_open_per_tenant=MANY + 10,
     )
 
 
@@ -103,5 +105,5 @@ async def test_a_batch_without_workers_leaves_its_slot_and_goes_on_when_they_com
             assert parked["batch"] == waits, "the other one kept its slot until it had ended"
             folder = tmp_path / "late"
             folder.mkdir()
-            with WorkerProcess(server.url, folder, "w2", simulated_speed=20, queue="nobody"):
+            with WorkerProcess(server.url, folder, "w2", speed=20, queue="nobody"):
                 await completed(http, waits, 60)

@@ -28,8 +28,7 @@ def gateway_in(server: RedisServer, folder: Any, at_once: int) -> Any:
         folder,
         gateway_files=(folder / "files").as_uri(),
         gateway_models="simulated=default",
-        gateway_batches_open_per_tenant=OPEN,
-        constants={"gateway.batches.service.BATCHES_KEPT": KEPT},
+        constants={"gateway.batches.service.BATCHES_KEPT": KEPT, "gateway.batches.service.BATCHES_OPEN": OPEN},
         gateway_batches_at_once=at_once,
     )
 

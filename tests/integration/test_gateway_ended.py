@@ -41,7 +41,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with RedisServer(newest(find_servers())) as server, contextlib.ExitStack() as stack:
         folders = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
         files = (folders[0] / "files").as_uri()
-        worker = WorkerProcess(server.url, folders[0], "w1", simulated_speed=50, tenant_result_bytes=BOUND)
+        worker = WorkerProcess(server.url, folders[0], "w1", speed=50, tenant_result_bytes=BOUND)
         stack.callback(worker.destroy)
         one, two = (
             stack.enter_context(gateway_on(server.url, folder, gateway_files=files, gateway_models="simulated=default"))

@@ -68,7 +68,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with (
         RedisServer(newest(find_servers())) as server,
         redis.Redis.from_url(server.url) as rows,
-        WorkerProcess(server.url, folder, "w1", simulated_speed=1_000.0) as worker,
+        WorkerProcess(server.url, folder, "w1", speed=1_000.0) as worker,
         TickingGateway(server.url, folder, gateway_files=files, gateway_keys="off") as gateway,
     ):
         worker.ready_blocking()

@@ -48,7 +48,7 @@ class Ground:
 @pytest.fixture
 def worker_later(redis_url: str, tmp_path: Path) -> Iterator[Any]:
     with contextlib.ExitStack() as workers:
-        yield lambda: workers.enter_context(WorkerProcess(redis_url, tmp_path, "w1", simulated_speed=20))
+        yield lambda: workers.enter_context(WorkerProcess(redis_url, tmp_path, "w1", speed=20))
 
 
 @pytest.fixture

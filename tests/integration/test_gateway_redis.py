@@ -50,7 +50,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
             deployment = opened.enter_context(SentinelDeployment(server_binary()))
             found = deployment.url, deployment.nodes[0].kill, None
         url, kill, revive = found
-        worker = WorkerProcess(url, tmp_path, "w1", simulated_speed=1)
+        worker = WorkerProcess(url, tmp_path, "w1", speed=1)
         opened.callback(worker.destroy)
         files = (tmp_path / "files").as_uri()
         gateway = GatewayProcess(url, tmp_path, {BATCH_WINDOW: 50}, gateway_keys="off", gateway_files=files)

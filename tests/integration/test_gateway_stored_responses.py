@@ -585,7 +585,7 @@ async def test_a_response_of_a_killed_gateway_ends(stage: Stage, rows: redis.asy
     """Whoever asks for it, and nobody: others look through the open ones."""
     folders = [tmp_path / name for name in ("g1", "g2")]
     settings = {"gateway_models": "simulated=slow", "gateway_files": f"file://{tmp_path}/files"}
-    with WorkerProcess(stage.url, tmp_path, "slow", queue="slow", simulated_speed=0.5) as worker:
+    with WorkerProcess(stage.url, tmp_path, "slow", queue="slow", speed=0.5) as worker:
         await worker.ready()
         with contextlib.ExitStack() as stack:
             gateways: list[GatewayProcess] = []

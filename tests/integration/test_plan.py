@@ -30,14 +30,14 @@ from tests.waiting import eventually_blocking
 
 SPEED = 4
 """Steps of 5 ms and more: what timers are late does not count for much."""
-SIMULATED = {"STREAMFLEET_SIMULATED_PROFILE": "smollm2-cpu", "STREAMFLEET_SIMULATED_SPEED": str(SPEED)}
+SIMULATED = {"STREAMFLEET_SIMULATED_PROFILE": "smollm2-cpu"}
 SMALL = ("--up-to", "4", "--rounds", "1", "--output-tokens", "16")
 
 
 @contextmanager
 def ready(url: str) -> Iterator[Any]:
     """A worker that takes requests, and says so; gives a client of its Redis."""
-    with worker(url, "w1", SIMULATED), redis.Redis.from_url(url, decode_responses=True) as client:
+    with worker(url, "w1", SIMULATED, speed=SPEED), redis.Redis.from_url(url, decode_responses=True) as client:
         raw: Any = client
 
         def said() -> bool:

@@ -20,12 +20,7 @@ from tests.waiting import eventually_blocking
 
 BODY = '{"prompt": "hi", "max_tokens": 3000}'
 Fields = dict[Any, Any]
-ONE_AT_A_TIME = {
-    "STREAMFLEET_LEASE_MS": "1000",
-    "BATCH_SIZE": "1",
-    "STREAMFLEET_PREFETCH": "0",
-    "STREAMFLEET_SIMULATED_SPEED": "0.1",
-}
+ONE_AT_A_TIME = {"STREAMFLEET_LEASE_MS": "1000", "BATCH_SIZE": "1"}
 ANSWERS = (
     *("result", "letter", "at", "entry", "runs", "workers", "place", "next"),
     *("turns", "of_tenant", "without_label", "labelled", "all", "held"),

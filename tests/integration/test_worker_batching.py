@@ -15,6 +15,7 @@ from streamfleet.worker import pull
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import SMOLLM2_135M_CPU, Profile
 from streamfleet.worker.pull import AT_ONCE, FIRST_AT_ONCE
+from tests.constants import PREFETCH
 from tests.integration.http_engine import HttpEngine, Reply
 from tests.integration.worker_in_process import LittleMemory, small_engine, worker_inside
 from tests.integration.worker_process import Fleet, chat
@@ -23,7 +24,7 @@ from tests.waiting import eventually
 
 async def test_batch_size_caps_what_runs_at_once(fleet: Fleet) -> None:
     async with HttpEngine(lambda _id, _n: Reply(after_s=0.05)).serving() as engine:
-        worker = await fleet.worker("w1", batch_size=3, prefetch=2, engine="openai", vllm_url=engine.url)
+        worker = await fleet.worker("w1", batch_size=3, engine="openai", vllm_url=engine.url)
         assert all(result.ok for result in await fleet.results(await fleet.add_many(12)))
     assert engine.most == 3
     assert worker.metric('streamfleet_requests_claimed_total{lane="normal"}') == 12
@@ -78,7 +79,7 @@ async def test_what_was_guessed_too_large_makes_room_as_soon_as_it_is_known(flee
 async def test_long_requests_after_short_ones_fill_no_kv_cache_beyond_its_size(fleet: Fleet) -> None:
     """By the short ones all of the long ones fit into one engine; by what they ask for, 24 do."""
     kv_tokens, long = SMOLLM2_135M_CPU.kv_tokens, 1_900
-    given: dict[str, Any] = {"simulated_profile": "smollm2-cpu", "simulated_speed": 60, "lease_ms": 60_000}
+    given: dict[str, Any] = {"simulated_profile": "smollm2-cpu", "speed": 60, "lease_ms": 60_000}
     workers = [await fleet.worker("w1", ["weighed"], **given)]
     await fleet.results(await fleet.add_many(40, chat(0.01)))
     workers.append(await fleet.worker("w2", ["weighed"], **given))
@@ -141,7 +142,7 @@ async def test_what_does_not_fit_here_is_run_at_once_where_there_is_room(
 
 async def test_a_servers_kv_cache_is_as_large_as_was_set(fleet: Fleet) -> None:
     async with HttpEngine(lambda _id, _n: Reply(after_s=0.1)).serving() as engine:
-        await fleet.worker("w1", engine="openai", vllm_url=engine.url, remote_kv_tokens=1_000, prefetch=0)
+        await fleet.worker("w1", engine="openai", vllm_url=engine.url, remote_kv_tokens=1_000, constants={PREFETCH: 0})
         results = await fleet.results(await fleet.add_many(12, chat(3)))
         assert all(result.ok and result.attempt == 1 for result in results)
     assert engine.most == 3
@@ -179,7 +180,7 @@ async def test_a_window_larger_than_the_engine_is_full_when_the_engine_is(fleet:
 async def test_adaptive_keeps_the_target_that_continuous_exceeds(fleet: Fleet) -> None:
     """The simulated engine takes 220 ms for 20 tokens alone, 550 ms with 16 requests at once, 920 ms with all of 32."""
     target_ms = 550
-    given: dict[str, Any] = {"simulated_profile": "smollm2-cpu", "simulated_speed": 2, "target_latency_ms": target_ms}
+    given: dict[str, Any] = {"simulated_profile": "smollm2-cpu", "speed": 2, "target_latency_ms": target_ms}
     usual_ms = {}
     for name in ("continuous", "adaptive"):
         worker = await fleet.worker(name, batching=name, **given)

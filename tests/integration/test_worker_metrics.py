@@ -38,7 +38,7 @@ async def test_counters_with_known_labels_stand_at_0_from_the_start(fleet: Fleet
 
 
 async def test_endings_reasons_and_room(fleet: Fleet) -> None:
-    worker = await fleet.worker("w1", batch_size=1, prefetch=0)
+    worker = await fleet.worker("w1", batch_size=1)
     await fleet.results([await fleet.add(), await fleet.add(body="no JSON")])
     await fleet.add("long", body=chat(60))
     await fleet.runs({"w1": 1})

@@ -15,7 +15,7 @@ from streamfleet.worker.main import run_together
 from streamfleet.worker.sharing import SharedEngine
 from streamfleet.worker.tracing import Traces
 from streamfleet.worker.worker import Worker
-from tests.constants import QUICK_RETRIES, Constants, constants
+from tests.constants import PREFETCH, QUICK_RETRIES, Constants, constants
 from tests.waiting import eventually
 
 DEFAULTS: dict[str, Any] = {"lease_ms": 1_000}
@@ -63,11 +63,12 @@ async def worker_inside(
     name: str = "w1",
     traces: Traces | None = None,
     changed: Constants = QUICK_RETRIES,
+    prefetch: int = 2,
     **settings: Any,
 ) -> AsyncIterator[Inside]:
     """A ready worker with changed constants; at the end it is told to leave in a hurry."""
     given = {"redis_url": url, "max_body_bytes": 1_048_576, **DEFAULTS, **settings}
-    with constants(changed):
+    with constants({**changed, PREFETCH: prefetch}):
         worker = Worker(name, load(QueueSettings, **given), engine, load(WorkerSettings, **given), traces=traces)
         life = asyncio.create_task(worker.run())
         try:
@@ -84,12 +85,17 @@ async def worker_inside(
 
 @contextlib.asynccontextmanager
 async def workers_inside(
-    url: str, engine: Engine, queues: Mapping[str, tuple[str, ...]], name: str = "w1", **settings: Any
+    url: str,
+    engine: Engine,
+    queues: Mapping[str, tuple[str, ...]],
+    name: str = "w1",
+    prefetch: int = 2,
+    **settings: Any,
 ) -> AsyncIterator[list[Worker]]:
     """Ready workers that share an engine, one for each queue with its models, run as the process runs them."""
     given = {"redis_url": url, **DEFAULTS, **settings}
     own = load(WorkerSettings, **given)
-    with constants(QUICK_RETRIES):
+    with constants({**QUICK_RETRIES, PREFETCH: prefetch}):
         shared = SharedEngine(engine, own, dict(queues))
         workers = [Worker(name, load(QueueSettings, **given, queue=queue), shared, own) for queue in queues]
         life = asyncio.create_task(run_together(workers))

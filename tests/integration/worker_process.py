@@ -25,7 +25,7 @@ from streamfleet.common.keys import Keys
 from streamfleet.common.protocol import LANES
 from streamfleet.common.results import Result
 from tests.broker import Broker
-from tests.constants import Constants
+from tests.constants import SPEED, Constants
 from tests.integration.forked import ForkedProcess
 from tests.integration.own_pages import Answer, page, sample_on
 from tests.waiting import eventually, eventually_blocking
@@ -56,6 +56,7 @@ class WorkerProcess:
         folder: where its log goes.
         name: its name in the queue.
         constants: values of its constants, but for those of a worker with vLLM.
+        speed: how much faster than its profile its simulated engine runs.
         patches: names of `worker_patches.PATCHES` to apply before it runs; tests of guards take the guard out so.
         settings: in lower case, without the prefix.
     """
@@ -67,6 +68,7 @@ class WorkerProcess:
         name: str,
         patches: Iterable[str] = (),
         constants: Constants | None = None,
+        speed: object = 1.0,
         **settings: object,
     ) -> None:
         self.name = name
@@ -78,7 +80,7 @@ class WorkerProcess:
         self._log = folder / f"{name}.log"
         self._process: ForkedProcess | subprocess.Popen[bytes]
         if values["ENGINE"] != "vllm":
-            self._process = ForkedProcess(runs, environment, self._log, constants)
+            self._process = ForkedProcess(runs, environment, self._log, {**(constants or {}), SPEED: speed})
             return
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -51,8 +51,8 @@ class Rolling:
 
     def rollout(self) -> str:
         """New before old, under load: each request has one result, and no old worker is killed."""
-        faster = {"worker": {"settings": {"STREAMFLEET_SIMULATED_SPEED": "1.1"}}}
-        changed = charted(examples()["dev-cpu"], values=merged(SIMULATED, faster))
+        other = {"worker": {"settings": {"STREAMFLEET_WATCHDOG_S": "61"}}}
+        changed = charted(examples()["dev-cpu"], values=merged(SIMULATED, other))
         load = self._stage.load("rolling-update")
         time.sleep(LOAD_S)
         ends = self._stage.workers.rollout(changed)

@@ -64,8 +64,7 @@ def scene_in(folder: Path) -> Iterator[Scene]:
     """Start everything; work comes until the end."""
     with RedisServer(newest(find_servers())) as server:
         workers = [
-            WorkerProcess(server.url, folder, name, simulated_profile="smollm2-cpu", simulated_speed=2)
-            for name in WORKERS
+            WorkerProcess(server.url, folder, name, simulated_profile="smollm2-cpu", speed=2) for name in WORKERS
         ]
         try:
             with gateway_on(server.url, folder) as gateway:

@@ -21,9 +21,11 @@ from streamfleet.gateway.body import Bodies
 from streamfleet.gateway.errors import ApiError
 from streamfleet.gateway.files.files import MOST_OPEN, MOST_OPEN_PER_TENANT, Files
 from streamfleet.gateway.files.store import Store
+from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.processes import STOPS, Parent, given, part_of
 from streamfleet.gateway.server import SLACK, Acceptor
 from streamfleet.gateway.shared_counts import Count, SharedCounts, size_bytes
+from streamfleet.gateway.webhooks.deliverer import PER_HOST
 from tests.unit.gateway_server import connect, served, until_closed
 from tests.waiting import eventually
 
@@ -140,12 +142,16 @@ async def test_a_process_with_more_than_its_part_leaves_connections_to_others(
         acceptor.close()
 
 
-def test_what_runs_at_once_is_divided() -> None:
+async def test_what_runs_at_once_is_divided(tmp_path: Path) -> None:
     for together, many in ((8, 2), (4, 3), (3, 8), (0, 2)):
         whole = load(GatewaySettings, gateway_processes=many, gateway_batches_at_once=together)
-        parts = [part_of(whole, place) for place in range(many)]
-        assert sum(each.gateway_batches_at_once for each in parts) == together
-        assert sum(each.gateway_webhooks_per_host for each in parts) == whole.gateway_webhooks_per_host
+        processes = [SharedCounts(None, many, place) for place in range(many)]
+        assert sum(part_of(whole, each).gateway_batches_at_once for each in processes) == together
+        assert sum(each.part(PER_HOST) for each in processes) == PER_HOST
+    files = load(GatewaySettings, gateway_files=tmp_path.as_uri())
+    gateway = Gateway(load(QueueSettings), files, SharedCounts(None, 2, 1))
+    assert gateway.webhooks._deliverer._slots._per_host == PER_HOST / 2
+    await gateway.close()
 
 
 class Dying(Parent):

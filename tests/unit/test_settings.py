@@ -14,7 +14,6 @@ from streamfleet.common.limits import ENVELOPE_BYTES
 from streamfleet.common.settings import (
     GROUPS,
     EngineSettings,
-    GatewaySettings,
     Group,
     LogSettings,
     QueueSettings,
@@ -24,7 +23,6 @@ from streamfleet.common.settings import (
     unknown_variables,
     variable,
 )
-from streamfleet.common.settings_gateway import BATCHES_KEPT
 from tests.integration.test_credentials import TOKENS_OF_A_MODULE
 
 Env = pytest.MonkeyPatch
@@ -258,9 +256,3 @@ def test_a_lane_that_could_never_take_the_largest_request_is_refused() -> None:
         load(QueueSettings, lane_bytes=8_388_607)
     limits = load(QueueSettings, lane_bytes=2_097_152, max_body_bytes=1_048_576).limits()
     assert limits.lane_bytes == 2_097_152
-
-
-def test_a_tenant_may_not_have_more_batches_open_than_are_kept() -> None:
-    said = refusal(GatewaySettings, gateway_batches_open_per_tenant=BATCHES_KEPT + 1)
-    assert said.startswith("STREAMFLEET_GATEWAY_BATCHES_OPEN_PER_TENANT: ")
-    assert "5000" in said

@@ -19,12 +19,14 @@ from streamfleet.worker.credit import Demand
 from streamfleet.worker.engine.base import Capacity, EngineRequest
 from streamfleet.worker.in_flight import InFlight, StopReason
 from streamfleet.worker.outcome import Finished, Postponed, broken, cancelled, expired
+from tests.constants import PREFETCH, constants
 from tests.unit.worker_requests import CHAT, OK, ScriptedEngine, in_flight_request
 
 
-def admission(capacity: Capacity, in_flight: InFlight, **settings: Any) -> Admission:
+def admission(capacity: Capacity, in_flight: InFlight, prefetch: int = 0, **settings: Any) -> Admission:
     engine = ScriptedEngine(cast("Any", lambda _: OK), capacity)
-    return Admission(engine, in_flight, load(WorkerSettings, **{"prefetch": 0, **settings}))
+    with constants({PREFETCH: prefetch}):
+        return Admission(engine, in_flight, load(WorkerSettings, **settings))
 
 
 @pytest.mark.parametrize(("slots", "batch_size", "expected"), [(8, 0, 8), (8, 3, 3), (8, 20, 8), (0, 0, 1)])

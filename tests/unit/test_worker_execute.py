@@ -26,6 +26,7 @@ from streamfleet.worker.execute import Executor
 from streamfleet.worker.in_flight import InFlight, InFlightRequest, StopReason
 from streamfleet.worker.outcome import Finished, Gone, HandedBack, Outcome, Postponed
 from tests.clocks import HandClock
+from tests.constants import PREFETCH, constants
 from tests.unit.worker_requests import CHAT, CLAIMED_MS, OK, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 
@@ -35,7 +36,8 @@ class Rig:
 
     def __init__(self, engine: ScriptedEngine, model: str = "") -> None:
         self.engine, self.clock, self.in_flight = engine, HandClock(), InFlight()
-        self.admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0))
+        with constants({PREFETCH: 0}):
+            self.admission = Admission(engine, self.in_flight, load(WorkerSettings))
         unstreamed: Any = None
         self.executor = Executor(engine, self.admission, unstreamed, self.clock, QueueLimits(), model=model)
 

@@ -19,6 +19,7 @@ from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.pull import AT_ONCE, FIRST_AT_ONCE, HANDED_MS, LOOK_AGAIN_S, WAITER_MS, Puller
 from tests.broker import Broker
 from tests.clocks import HandClock
+from tests.constants import PREFETCH, constants
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
 from tests.waiting import eventually
 
@@ -94,7 +95,8 @@ class Rig:
         self.in_flight, self.clock = InFlight(), HandClock()
         self._while_starting = while_starting
         engine = ScriptedEngine(cast("Any", lambda _: OK), capacity)
-        admission = Admission(engine, self.in_flight, load(WorkerSettings, prefetch=0, patient_lanes="low"))
+        with constants({PREFETCH: 0}):
+            admission = Admission(engine, self.in_flight, load(WorkerSettings, patient_lanes="low"))
         self.puller = Puller(cast("Broker", redis), "w", admission, self.in_flight, self.clock)
         self.running = asyncio.create_task(self.puller.run(self._start))
 

@@ -20,6 +20,7 @@ from streamfleet.worker.service_times import (
     ServiceTimes,
     quantile_of,
 )
+from tests.constants import PREFETCH, constants
 from tests.unit.worker_requests import OK, ScriptedEngine, in_flight_request
 
 DONE = Finished(Status.SUCCEEDED, 200, response=b"{}")
@@ -121,7 +122,8 @@ def test_whole_runs_teach_and_those_that_were_stopped_at_their_deadline(
     outcome: Outcome, stop_reason: StopReason | None, length: str, learnt: int
 ) -> None:
     engine = ScriptedEngine(cast("Any", lambda _: OK))
-    admission = Admission(engine, InFlight(), load(WorkerSettings, prefetch=0))
+    with constants({PREFETCH: 0}):
+        admission = Admission(engine, InFlight(), load(WorkerSettings))
     for _ in range(LEAST_SAMPLES):
         admission.times.took("none", 10.0, in_vain=True)
         request = in_flight_request()

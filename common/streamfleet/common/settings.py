@@ -104,7 +104,6 @@ class EngineSettings(Group):
     simulated_profile: Literal["smollm2-cpu", "fast"] = Field(
         "smollm2-cpu", description="Whose latencies the simulated engine follows."
     )
-    simulated_speed: float = Field(1.0, gt=0, description="How much faster than its profile the simulated engine runs.")
 
     @field_validator("vllm_api_key")
     @classmethod
@@ -183,7 +182,6 @@ class WorkerSettings(Group):
         validation_alias=known_as("TARGET_LATENCY_MS", "TARGET_LATENCY_MS"),
         description="Run time that a request of the usual length is to have in the engine (adaptive), in ms.",
     )
-    prefetch: int = Field(2, ge=0, description="Requests held beyond the engine's slots, so that it never starves.")
     reserve_percent: int = Field(
         25,
         ge=0,

@@ -14,8 +14,6 @@ from streamfleet.common.settings_queue import Group
 
 _ORIGIN = re.compile(r"\*|https?://[^\s/?#]+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.*")
-BATCHES_KEPT = 5_000
-"""Most batches and jobs of a tenant that are kept, so that those of one tenant take at most 190 MB of Redis."""
 
 
 def _split(value: Any) -> Any:
@@ -38,7 +36,6 @@ class WebhookSettings(Group):
     gateway_webhooks_ports: Listed[int] = Field(
         (80, 443), description="Ports of callback URLs, with commas between; 0 for any."
     )
-    gateway_webhooks_per_host: int = Field(4, ge=1, description="Most attempts at once at one host.")
     gateway_webhooks_limit: int = Field(
         10_000,
         ge=1,
@@ -77,12 +74,6 @@ class BatchSettings(Group):
         description=(
             "Most tokens of the inputs of a tenant's batches that have not ended, at four bytes each; 0 for any."
         ),
-    )
-    gateway_batches_open_per_tenant: int = Field(
-        200,
-        ge=1,
-        le=BATCHES_KEPT,
-        description="Most batches and jobs of a tenant that have not ended.",
     )
 
     @field_validator("gateway_files")

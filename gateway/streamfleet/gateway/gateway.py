@@ -33,6 +33,7 @@ from streamfleet.gateway.responses.service import Responses
 from streamfleet.gateway.shared_counts import SharedCounts
 from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.ui.session import UiSession
+from streamfleet.gateway.webhooks.deliverer import PER_HOST, ConcurrencyLimits
 from streamfleet.gateway.webhooks.service import Webhooks, open_webhook_broker
 
 log = structlog.get_logger(__name__)
@@ -91,7 +92,8 @@ class Gateway:
         self.budget = TokenBudget(keys, self.queues, queue_settings.result_ttl_ms, self.models.context)
         rules = TenantRules(self.models.queues, self.queues, self.clock, self.run_in_background)
         self.authenticator = Authenticator(keys, self.clock, rules.follow, settings.gateway_origins)
-        self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings)
+        at_once = ConcurrencyLimits(per_host=(shared or SharedCounts()).part(PER_HOST))
+        self.webhooks = Webhooks(open_webhook_broker(queue_settings, settings), settings, limits=at_once)
         self.batching = Batching(queue_settings, settings, self.queues, self.models, self.webhooks, self.budget, shared)
         stores = settings.gateway_store_responses == "on"
         self.responses = Responses(self.batching.files, self.queues, self.webhooks, self.clock, stores=stores)

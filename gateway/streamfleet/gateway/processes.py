@@ -6,7 +6,7 @@ again, and serves probes and metrics for all: it asks the health port of each ch
 each drains as a gateway of one process does. If the parent dies, the kernel ends the children.
 
 What a command line says, the parent tells a child through its stdin. Limits hold for all children together by
-`shared_counts`; those in Redis do so anyway; batches and webhooks at once are divided by `part_of`.
+`shared_counts`; those in Redis do so anyway; batches and webhooks at once are divided by `SharedCounts.part`.
 """
 
 from __future__ import annotations
@@ -88,19 +88,13 @@ class Child(NamedTuple):
     health_port: int
 
 
-def part_of(settings: GatewaySettings, place: int) -> GatewaySettings:
-    """The settings of one process: its part of batches and webhooks at once, and a health port for the parent alone."""
-
-    def part(together: int) -> int:
-        each, more = divmod(together, settings.gateway_processes)
-        return each + (place < more)
-
+def part_of(settings: GatewaySettings, shared: SharedCounts) -> GatewaySettings:
+    """The settings of one process: its part of batches at once, and a health port for the parent alone."""
     return settings.model_copy(
         update={
             "gateway_host": LOCAL,
             "gateway_health_port": 0,
-            "gateway_batches_at_once": part(settings.gateway_batches_at_once),
-            "gateway_webhooks_per_host": part(settings.gateway_webhooks_per_host),
+            "gateway_batches_at_once": shared.part(settings.gateway_batches_at_once),
         }
     )
 
@@ -129,7 +123,7 @@ def receive_child() -> Child:
         sys.exit(1)
     queue, settings, logs = load_for_gateway(**start.given)
     shared = SharedCounts(mmap.mmap(start.memory_fd, 0), settings.gateway_processes, start.place)
-    settings = part_of(settings, start.place)
+    settings = part_of(settings, shared)
     return Child(queue, settings, logs, socket.socket(fileno=start.socket_fd), shared, start.health_port)
 
 

@@ -35,6 +35,7 @@ from streamfleet.gateway.gateway import Gateway
 from streamfleet.gateway.health import KEYS_OFF, open_health_port
 from streamfleet.gateway.processes import STOPS, Parent, receive_child
 from streamfleet.gateway.shared_counts import Count, SharedCounts
+from streamfleet.gateway.webhooks.deliverer import PER_HOST
 
 log = structlog.get_logger(__name__)
 BACKLOG = 1_024
@@ -230,7 +231,7 @@ async def _serve(
     gateway.budget.start()
     gateway.batching.start()
     gateway.responses.start()
-    if settings.gateway_webhooks_per_host:  # else other processes have all of it
+    if shared.part(PER_HOST):  # else other processes have all of it
         gateway.webhooks.start()
     health.start()
     shared.add(Count.HEALTH_PORT, health.port)

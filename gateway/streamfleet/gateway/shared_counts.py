@@ -61,6 +61,11 @@ class SharedCounts:
         """What each process counts, in their order."""
         return [self._cells[row + what] for row in self._rows]
 
+    def part(self, together: int) -> int:
+        """This process's part of what all of them may do at once."""
+        each, more = divmod(together, self.processes)
+        return each + (self.place < more)
+
     def clear(self, place: int) -> None:
         """Forget all counts of a process that has ended."""
         row = self._rows[place]

@@ -23,6 +23,7 @@ from streamfleet.worker.cost.check import checked_demand, for_engine
 from streamfleet.worker.cost.limits import CostLimits
 from streamfleet.worker.credit import (
     POOLING,
+    PREFETCH,
     Demand,
     Load,
     Typical,
@@ -57,7 +58,7 @@ class Admission:
     Args:
         engine: tells its capacity.
         in_flight: the load on it; gets a request's demand once that is known.
-        settings: batching, prefetch, the reserve and the cost limits of one request.
+        settings: batching, the reserve and the cost limits of one request.
 
     Attributes:
         free: number of requests for which slots were free at the last look at the rooms.
@@ -69,7 +70,7 @@ class Admission:
 
     def __init__(self, engine: Engine, in_flight: InFlight, settings: WorkerSettings) -> None:
         self._engine, self._in_flight = engine, in_flight
-        self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), settings.prefetch, settings.batch_size
+        self._limits, self._prefetch, self._batch_size = CostLimits.of(settings), PREFETCH, settings.batch_size
         self._typical, self.times = Typical(), ServiceTimes()
         self._patient_lanes = settings.patient_lanes if settings.batching == "continuous" else ()
         self.patient = min((lane.number for lane in self._patient_lanes), default=len(LANES) + 1)
@@ -77,7 +78,7 @@ class Admission:
         self.free, self.owed = 0, (0,) * len(LANES)
         self._needed_at: list[float | None] = [None] * len(LANES)  # by a more urgent lane
         self._blocked_at: float | None = None
-        self.policy = policy_of(settings)
+        self.policy = policy_of(settings, self._prefetch)
 
     @property
     def slots(self) -> int:

@@ -151,13 +151,13 @@ class Adaptive:
         self._warned = self._limit.out_of_reach
 
 
-def policy_of(settings: WorkerSettings) -> Policy:
-    """Returns the policy that a worker's settings ask for."""
+def policy_of(settings: WorkerSettings, prefetch: int) -> Policy:
+    """Returns the policy that a worker's settings ask for; continuous batching holds `prefetch` beyond the slots."""
     if settings.batching == "window":
         return Window(settings.batch_size, settings.batch_timeout_ms)
     if settings.batching == "adaptive":
         return Adaptive(settings.target_latency_ms, settings.batch_size)
-    return Continuous(settings.prefetch, settings.batch_size)
+    return Continuous(prefetch, settings.batch_size)
 
 
 def _work(request: InFlightRequest, usage: dict[str, Any]) -> float:

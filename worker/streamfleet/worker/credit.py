@@ -25,6 +25,10 @@ from streamfleet.worker.engine.base import Capacity
 
 LEAST_RATIO, MOST_RATIO = BYTES_PER_TOKEN / MOST_BYTES_PER_TOKEN, float(BYTES_PER_TOKEN)
 """Bounds of the correction of `BYTES_PER_TOKEN` by `usage`: 16 bytes for each token, and one byte."""
+PREFETCH = 2
+"""Requests held beyond the engine's slots, so that a freed slot is not empty for a round trip to Redis. A run takes far
+longer than that, so more would only wait here, where no other worker can take them.
+"""
 SMOOTHING = 0.05
 GUESS_TOKEN_S = 0.1
 """A slow engine's pace. A worker that took it for unknown would let no request with a deadline give way in its first

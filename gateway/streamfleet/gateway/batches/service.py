@@ -20,7 +20,7 @@ from streamfleet.common.errors import Conflict, InvalidRequest
 from streamfleet.common.numbers import BYTES_PER_TOKEN
 from streamfleet.common.protocol import Lane
 from streamfleet.common.settings import QueueSettings
-from streamfleet.common.settings_gateway import BATCHES_KEPT, GatewaySettings
+from streamfleet.common.settings_gateway import GatewaySettings
 from streamfleet.gateway import metrics
 from streamfleet.gateway.api_keys import GatewayNames
 from streamfleet.gateway.authentication import Caller
@@ -54,6 +54,10 @@ from streamfleet.gateway.token_budget import TokenBudget
 from streamfleet.gateway.webhooks.service import Webhooks
 
 log = structlog.get_logger(__name__)
+BATCHES_KEPT = 5_000
+"""Most batches and jobs of a tenant that are kept, so that those of one tenant take at most 190 MB of Redis."""
+BATCHES_OPEN = 200
+"""Most of them that have not ended. A gateway runs few at once, so more would only wait: the caller can keep those."""
 MOST_LINE_BYTES = 1_048_576
 """Largest request body on a line of a batch: a gateway holds several lines of each batch at once."""
 SWEEP_S = 5.0
@@ -237,8 +241,8 @@ class Batching:
                 text = f"all open batches may have about {most} tokens together; try again when one has ended"
                 return ApiError(429, text, "token_limit_exceeded", LIMITED, "input_file_id", later, "batch_tokens")
             case AddCode.TOO_MANY_OPEN:
-                most = settings.gateway_batches_open_per_tenant
-                text = f"{most} batches and jobs may be open, which have not ended; try again when one has ended"
+                many = f"{BATCHES_OPEN} batches and jobs may be open, which have not ended"
+                text = f"{many}; try again when one has ended"
                 return ApiError(429, text, "too_many_batches", LIMITED, headers=later, reason="batches")
             case AddCode.TOO_MANY_KEPT:
                 text = f"more than {BATCHES_KEPT} batches and jobs are kept, which are being deleted; try again"
@@ -256,7 +260,7 @@ class Batching:
                 most_bytes=settings.gateway_batch_tokens_per_tenant * BYTES_PER_TOKEN,
                 naming=naming,
                 kept_ms=window_ms + settings.gateway_file_ttl_ms,
-                most_open=settings.gateway_batches_open_per_tenant,
+                most_open=BATCHES_OPEN,
                 most_kept=BATCHES_KEPT,
             )
             full = code is AddCode.TOO_MANY_KEPT
@@ -266,8 +270,7 @@ class Batching:
 
     async def _forget_oldest(self, tenant: str, most: int) -> int:
         """Delete a tenant's oldest ended batches and jobs, at most so many, with their results. Returns how many."""
-        most_open = self.settings.gateway_batches_open_per_tenant
-        ids = await self.broker.oldest_ended(tenant, most, most_open)
+        ids = await self.broker.oldest_ended(tenant, most, BATCHES_OPEN)
         for batch_id, record in zip(ids, await self.broker.batches(ids), strict=True):
             if record is None:
                 await self.broker.forget(tenant, batch_id, "")

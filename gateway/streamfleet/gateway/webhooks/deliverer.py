@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 LOOK_MS = 1_000
 """Longest time between two looks for webhooks that are due by time, or whose lease ended (as in webhook_take.lua)."""
 MOST_AT_ONCE = 64
+PER_HOST = 4
+"""Attempts of one gateway at once at one host: enough for a host that answers, and little load for one that is down."""
 WAITING_PER_SLOT = 8
 PARKED_MS = (2_000, 4_000)
 """Pause of a delivery whose host has too many waiting. It counts as no attempt, and lets other hosts proceed."""
@@ -49,7 +51,7 @@ class ConcurrencyLimits:
     """
 
     together: int = 128
-    per_host: int = 4
+    per_host: int = PER_HOST
 
     @property
     def most_held(self) -> int:

@@ -58,7 +58,7 @@ class Webhooks:
 
     Args:
         broker: has its own connection, because deliveries block it.
-        settings: allowed targets, and attempts at once at one host.
+        settings: allowed targets.
         clock: the time.
         resolver: resolves names.
         trust: trusted certificates; httpx's by default.
@@ -89,7 +89,7 @@ class Webhooks:
             broker,
             Sender(self._policy, self._look_ups, trust, timeout_s),
             retry_policy or RetryPolicy(),
-            limits or ConcurrencyLimits(per_host=settings.gateway_webhooks_per_host),
+            limits or ConcurrencyLimits(),
             self._clock,
         )
 

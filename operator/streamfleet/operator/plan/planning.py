@@ -17,6 +17,7 @@ from streamfleet.operator.plan.lengths import Lengths
 from streamfleet.operator.plan.profile import EngineProfile, load_profile
 from streamfleet.operator.plan.simulate import Fleet
 from streamfleet.operator.plan.size import NoFleet, Sized, busy_workers, evaluator, hopeless, size
+from streamfleet.worker.credit import PREFETCH
 
 SEEDS_APART = 1_000_003
 
@@ -152,7 +153,7 @@ def _fleet(engine: EngineProfile, batch_size: int | None) -> Fleet:
     return Fleet(
         engine,
         1,
-        worker.prefetch,
+        PREFETCH,
         worker.batch_size if batch_size is None else whole(batch_size, "--batch-size", most=100_000),
         queue.shares,
         queue.patience_ms / 1000,

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from streamfleet.common.protocol import LANES, SHARES, Lane
 from streamfleet.operator.plan.arrivals import Arrival
 from streamfleet.operator.plan.profile import EngineProfile
-from streamfleet.worker.credit import Demand, Load, Typical, credit
+from streamfleet.worker.credit import PREFETCH, Demand, Load, Typical, credit
 from streamfleet.worker.engine.base import NO_DEADLINE_S, Capacity
 
 WATCHERS = 2
@@ -39,13 +39,14 @@ class Fleet:
     Attributes:
         profile: profile of every worker's engine.
         workers: number of workers.
-        prefetch, batch_size: settings of the workers.
+        prefetch: number of requests that a worker holds beyond the slots.
+        batch_size: setting of the workers.
         shares, patience_s: settings of the queue.
     """
 
     profile: EngineProfile
     workers: int
-    prefetch: int = 2
+    prefetch: int = PREFETCH
     batch_size: int = 0
     shares: tuple[int, ...] = SHARES
     patience_s: float = 300.0

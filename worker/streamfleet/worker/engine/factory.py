@@ -12,6 +12,9 @@ from streamfleet.common.secret_files import FileSecret
 from streamfleet.common.settings import EngineSettings
 from streamfleet.worker.engine.base import Engine
 
+SPEED = 1.0
+"""Speed of the simulated engine, whose profile has the times of a real one; only tests cannot wait so long."""
+
 
 def build(settings: EngineSettings, max_sequences: int = 16, reserve_percent: int = 0) -> Engine:
     """Returns an engine that has not been started.
@@ -30,7 +33,7 @@ def build(settings: EngineSettings, max_sequences: int = 16, reserve_percent: in
 
         profile = {"smollm2-cpu": SMOLLM2_135M_CPU, "fast": GENERIC_FAST}[settings.simulated_profile]
         profile = replace(profile, slots=profile.slots + profile.slots * reserve_percent // 100)
-        return SimulatedEngine(profile, speed=settings.simulated_speed, watchdog_s=settings.watchdog_s)
+        return SimulatedEngine(profile, speed=SPEED, watchdog_s=settings.watchdog_s)
     try:
         return _vllm(settings, max_sequences, reserve_percent) if settings.engine == "vllm" else _openai(settings)
     except ValueError as error:
