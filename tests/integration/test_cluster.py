@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from streamfleet.common.broker.types import EnqueueCode, Submission
 from streamfleet.common.connection import Connection
-from streamfleet.common.connection.cluster import SlotOwner
+from streamfleet.common.connection.locator import SlotOwner
 from streamfleet.common.connection.urls import read_url
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.keys import Keys

@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError
 
 from streamfleet.common.connection import Connection, login
 from streamfleet.common.connection import connection as trying
-from streamfleet.common.connection.sentinel import SentinelMaster
+from streamfleet.common.connection.locator import SentinelMaster
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.common.secret_files import MountedLogin
 from streamfleet.common.settings import QueueSettings, load

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streamfleet.common.connection import Connection
-from streamfleet.common.connection.sentinel import SentinelMaster
+from streamfleet.common.connection.locator import SentinelMaster
 from streamfleet.common.errors import BrokerUnavailable, SettingsError
 from streamfleet.producer import SyncClient
 from tests.ha.failover import fail_over

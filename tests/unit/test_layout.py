@@ -101,7 +101,7 @@ def test_a_client_loads_itself_alone() -> None:
         "import sys; from streamfleet.producer import Client\n"
         "ours = {name for name in sys.modules if name.startswith('streamfleet.')}\n"
         "assert {name.split('.')[1] for name in ours} == {'common', 'producer'}, ours\n"
-        "assert len(ours) <= 47, (len(ours), sorted(ours))\n"
+        "assert len(ours) <= 45, (len(ours), sorted(ours))\n"
         "assert not ours & {'streamfleet.common.settings', 'streamfleet.common.settings_gateway'}, ours\n"
         "heavy = {'typer', 'httpx', 'fastapi', 'uvicorn', 'vllm', 'structlog', 'rich', 'difflib'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

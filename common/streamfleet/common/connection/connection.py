@@ -23,10 +23,8 @@ from tenacity.stop import StopBaseT
 
 from streamfleet.common import scripts
 from streamfleet.common.connection.clients import check_options
-from streamfleet.common.connection.cluster import SlotOwner
-from streamfleet.common.connection.locator import FixedServer, Locator
+from streamfleet.common.connection.locator import FixedServer, Locator, SentinelMaster, SlotOwner
 from streamfleet.common.connection.login import Login
-from streamfleet.common.connection.sentinel import SentinelMaster
 from streamfleet.common.connection.server_clients import CurrentServer, ServerClients
 from streamfleet.common.connection.translation import Distrusted, Refused, another_type, translated
 from streamfleet.common.connection.urls import Kind, RedisUrl, read_url, safe_address, why_unusable
