@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from streamfleet.common import metrics
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, Lane
-from streamfleet.worker.engine import asgi, direct, vllm, vllm_host
+from streamfleet.worker.engine import asgi, vllm, vllm_host
 from streamfleet.worker.engine.asgi import Receive, Send
 from streamfleet.worker.engine.base import EngineDied, EngineReply, EngineRequest
 from streamfleet.worker.engine.vllm import VllmEngine
@@ -260,17 +260,6 @@ async def test_a_stream_that_breaks_off_is_never_run_twice(engine: VllmEngine, s
     assert (reply.status, len(chunks)) == (500, 1)
     assert b"vLLM gave no answer: broken" in reply.body
     assert (server.sent, server.by_application) == (["r-1"], 0)
-
-
-async def test_without_its_guard_a_request_would_run_twice(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above notice it."""
-    monkeypatch.setattr(direct, "_note_what_is_in_core", lambda _core: None)
-    monkeypatch.setattr(vllm_host, "look", lambda _place, _name: Answer)
-    engine = await started(server, monkeypatch)
-    server.does = lambda request: fails_in_core(server, RuntimeError("broken"), request)
-    await run(engine)
-    assert (server.sent, server.by_application) == (["r-1"], 1)
-    await engine.stop()
 
 
 @pytest.mark.parametrize("where", ["before the core", "in the core"])

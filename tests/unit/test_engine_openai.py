@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,33 +30,19 @@ from streamfleet.worker.engine.factory import build
 from streamfleet.worker.engine.openai import LIMITED_S, OpenAIEngine, Upstream
 from streamfleet.worker.engine.presence import MOST_REMEMBERED
 from streamfleet.worker.engine.server_limit import FIRST_PAUSE_S
+from tests.clocks import HandClock
 from tests.waiting import eventually
 
 KEY = "sk-very-secret"
+EVENTS = {"Content-Type": "text/event-stream"}
 Answer = Callable[[httpx.Request], httpx.Response]
 Waiting = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
-
-
-class Time:
-    """A clock whose sleeps pass at once."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    async def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-        await asyncio.sleep(0)
+Fault = Exception | httpx.Response | Answer | Waiting
 
 
 @asynccontextmanager
-async def started(answer: Answer, upstream: Upstream | None = None) -> AsyncIterator[OpenAIEngine]:
-    def handle(request: httpx.Request) -> httpx.Response:
+async def started(answer: Answer | Waiting, upstream: Upstream | None = None) -> AsyncIterator[OpenAIEngine]:
+    def handle(request: httpx.Request) -> Any:
         if request.url.path == "/v1/models":
             return httpx.Response(200, json={"data": [{"id": "first", "max_model_len": 4096}, {"id": "second"}]})
         return answer(request)
@@ -64,7 +51,7 @@ async def started(answer: Answer, upstream: Upstream | None = None) -> AsyncIter
         upstream or Upstream("http://user:password@example.test:8000/v1/"),
         lambda: KEY,
         transport=httpx.MockTransport(handle),
-        clock=Time(),
+        clock=HandClock(1_699_999_900_000),
     )
     await engine.start()
     try:
@@ -100,7 +87,7 @@ async def test_a_probe_that_got_no_answer_leaves_its_place_to_a_new_connection()
     def lost(_: httpx.Request) -> httpx.Response:
         raise httpx.ReadError("gone")
 
-    engine = OpenAIEngine(Upstream("http://example.test:8000"), transport=httpx.MockTransport(lost), clock=Time())
+    engine = OpenAIEngine(Upstream("http://example.test:8000"), transport=httpx.MockTransport(lost), clock=HandClock())
     before = engine._prober
     assert await engine._asked() is None
     assert engine._prober is not before
@@ -203,9 +190,7 @@ async def test_no_more_is_sent_than_a_busy_server_takes_and_nothing_that_runs_is
     inside: list[asyncio.Future[httpx.Response]] = []
     refused: list[httpx.Request] = []
 
-    async def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "m"}]})
+    async def answer(request: httpx.Request) -> httpx.Response:
         if len(inside) >= 4:
             refused.append(request)
             await eventually(lambda: len(refused) == 2, what="both are inside")
@@ -213,19 +198,16 @@ async def test_no_more_is_sent_than_a_busy_server_takes_and_nothing_that_runs_is
         inside.append(asyncio.get_running_loop().create_future())
         return await inside[-1]
 
-    transport = httpx.MockTransport(handle)
-    engine = OpenAIEngine(Upstream("http://example.test", 6), transport=transport, clock=Time())
-    await engine.start()
-    runs = [asyncio.create_task(engine.run(chat())) for _ in range(9)]
-    await eventually(lambda: sum(run.done() for run in runs) == 2, what="two of the first six are refused")
-    assert engine.capacity().slots == 4
-    for answered in range(1, 8):
-        await eventually(lambda: inside, what="one is inside")
-        inside.pop().set_result(httpx.Response(200, json={}))
-        await eventually(lambda done=answered + 2: sum(run.done() for run in runs) == done)  # type: ignore[misc]
-    outcomes = await asyncio.gather(*runs, return_exceptions=True)
+    async with started(answer, Upstream("http://example.test", 6)) as engine:
+        runs = [asyncio.create_task(engine.run(chat())) for _ in range(9)]
+        await eventually(lambda: sum(run.done() for run in runs) == 2, what="two of the first six are refused")
+        assert engine.capacity().slots == 4
+        for answered in range(1, 8):
+            await eventually(lambda: inside, what="one is inside")
+            inside.pop().set_result(httpx.Response(200, json={}))
+            await eventually(lambda done=answered + 2: sum(run.done() for run in runs) == done)  # type: ignore[misc]
+        outcomes = await asyncio.gather(*runs, return_exceptions=True)
     assert sum(isinstance(outcome, EngineReply) for outcome in outcomes) == 7
-    await engine.stop()
 
 
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
@@ -283,7 +265,7 @@ async def test_a_stream_without_an_end_is_told_from_a_whole_one() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         end = b"" if request.headers["X-Request-Id"] == "cut" else b', "finish_reason": "stop"'
         text = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}' + end + b"}]}\n\ndata: [DONE]\n\n"
-        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=text)
+        return httpx.Response(200, headers=EVENTS, content=text)
 
     async with started(answer) as engine:
         for name in ("whole", "cut"):
@@ -296,17 +278,29 @@ async def test_a_stream_without_an_end_is_told_from_a_whole_one() -> None:
                 assert (caught.value.code, caught.value.counted) == ("upstream_incomplete", True)
 
 
+NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
 @pytest.mark.parametrize(
-    "error",
-    [httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError],
+    ("error", "used"),
+    [
+        (httpx.ConnectError, NOTHING),
+        (httpx.ConnectTimeout, NOTHING),
+        (httpx.ReadTimeout, None),
+        (httpx.ReadError, None),
+        (httpx.RemoteProtocolError, None),
+    ],
 )
-async def test_a_broken_connection_is_to_be_tried_again(error: type[httpx.TransportError]) -> None:
+async def test_a_broken_connection_is_to_be_tried_again(
+    error: type[httpx.TransportError], used: dict[str, int] | None
+) -> None:
     def answer(_: httpx.Request) -> httpx.Response:
         raise error("broken")
 
     async with started(answer) as engine:
         with pytest.raises(EngineUnavailable, match=error.__name__) as caught:
-            await engine.run(chat())
+            await engine.run(request := chat())
+    assert (request.usage, request.guessed) == (used, False)
     shown = f"{caught.value} {engine!r}"
     assert "example.test:8000" in shown
     assert KEY not in shown
@@ -314,7 +308,7 @@ async def test_a_broken_connection_is_to_be_tried_again(error: type[httpx.Transp
 
 
 @asynccontextmanager
-async def hanging(models_answer: Callable[[], bool]) -> AsyncIterator[tuple[OpenAIEngine, Time]]:
+async def hanging(models_answer: Callable[[], bool]) -> AsyncIterator[tuple[OpenAIEngine, HandClock]]:
     """An engine whose server answers no request, and a question for its models when told."""
 
     async def handle(request: httpx.Request) -> httpx.Response:
@@ -323,7 +317,7 @@ async def hanging(models_answer: Callable[[], bool]) -> AsyncIterator[tuple[Open
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
-    clock = Time()
+    clock = HandClock()
     upstream = Upstream("http://example.test", watchdog_s=0.05)
     engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=clock)
     await engine.start()
@@ -360,22 +354,21 @@ async def test_a_request_that_ends_slowly_after_it_was_given_up_is_not_given_up_
             await may_end.wait()
         raise AssertionError(request)
 
-    engine = OpenAIEngine(Upstream("http://example.test"), transport=httpx.MockTransport(handle), clock=Time())
-    request = asyncio.create_task(engine.run(chat()))
-    await eventually(lambda: engine._inside, what="it has been sent")
-    engine._give_up_on_a_hung_server()
-    await asyncio.wait_for(closing.wait(), 5)
-    engine._give_up_on_a_hung_server()
-    may_end.set()
-    with pytest.raises(EngineUnavailable, match="hangs"):
-        await request
-    await engine.stop()
+    async with started(handle) as engine:
+        request = asyncio.create_task(engine.run(chat()))
+        await eventually(lambda: engine._inside, what="it has been sent")
+        engine._give_up_on_a_hung_server()
+        await asyncio.wait_for(closing.wait(), 5)
+        engine._give_up_on_a_hung_server()
+        may_end.set()
+        with pytest.raises(EngineUnavailable, match="hangs"):
+            await request
 
 
 async def test_a_server_that_only_takes_its_time_does_not_hang() -> None:
     async with hanging(lambda: True) as (engine, clock):
         request = asyncio.create_task(engine.run(chat()))
-        await eventually(lambda: clock.now_s > 100, what="100 s have passed")
+        await eventually(lambda: clock.seconds > 200, what="100 s have passed")
         assert not request.done()
         request.cancel()
         await asyncio.wait({request})
@@ -384,7 +377,7 @@ async def test_a_server_that_only_takes_its_time_does_not_hang() -> None:
 async def test_an_idle_server_is_not_asked() -> None:
     alive = iter([True])
     async with hanging(lambda: next(alive, False)) as (_, clock):
-        await eventually(lambda: clock.now_s > 100, what="100 s have passed")
+        await eventually(lambda: clock.seconds > 200, what="100 s have passed")
 
 
 async def test_a_password_in_the_url_is_sent_but_not_shown(caplog: pytest.LogCaptureFixture) -> None:
@@ -414,23 +407,28 @@ async def test_no_administrative_path_is_reached() -> None:
     assert reply.status == 404
 
 
+def there() -> httpx.Response:
+    """The answer to a question for models, and to a chat."""
+    return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+
+
 class Coming:
     """An engine whose server fails in a way that a test sets, and comes back when told."""
 
     def __init__(self, slots: int) -> None:
-        self.fault: Exception | httpx.Response | None = None
-        self.models_fault: Exception | httpx.Response | None = None
+        self.fault: Fault | None = None
+        self.models_fault: Fault | None = None
         self.asked: Counter[str] = Counter()
-        self.clock = Time()
+        self.clock = HandClock()
         transport = httpx.MockTransport(self._handle)
         self.engine = OpenAIEngine(Upstream("http://example.test", slots), transport=transport, clock=self.clock)
 
-    def _handle(self, request: httpx.Request) -> httpx.Response:
+    def _handle(self, request: httpx.Request) -> Any:
         self.asked[request.url.path] += 1
         fault = self.models_fault if request.url.path == "/v1/models" else self.fault
         if isinstance(fault, Exception):
             raise fault
-        return fault or httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
+        return (fault(request) if callable(fault) else fault) or there()
 
     async def counted(self, request_id: str) -> bool | None:
         """True if a run counts as an attempt, False if it goes back uncounted; None if it was answered."""
@@ -464,14 +462,14 @@ async def test_while_a_server_is_away_only_a_question_reaches_it() -> None:
         for _ in range(5):
             assert await made.counted("r-1") is False
         assert made.asked[CHAT] == sent
-        began_s, asked = made.clock.now_s, made.asked["/v1/models"]
-        await eventually(lambda: made.clock.now_s > began_s + 60, what="it was away for a minute")
-        seconds = made.clock.now_s - began_s
+        began_s, asked = made.clock.seconds, made.asked["/v1/models"]
+        await eventually(lambda: made.clock.seconds > began_s + 60, what="it was away for a minute")
+        seconds = made.clock.seconds - began_s
         assert 1.3 <= (made.asked["/v1/models"] - asked) / seconds <= 2.75
         made.fault = made.models_fault = None
-        back_s = made.clock.now_s
+        back_s = made.clock.seconds
         await eventually(lambda: not made.engine.unready, what="it is back")
-        assert made.clock.now_s - back_s < 1.5
+        assert made.clock.seconds - back_s < 1.5
         assert (made.engine.capacity().slots, made.engine._free.qsize()) == (1, 1)  # slow start
         assert await made.counted("r-1") is None
         assert made.engine.capacity().slots == 2
@@ -482,8 +480,8 @@ async def test_a_front_end_whose_server_is_away_is_waited_for(status: int) -> No
     async with coming() as made:
         made.fault = made.models_fault = httpx.Response(status)
         assert await made.counted("r-1") is False
-        began_s = made.clock.now_s
-        await eventually(lambda: made.clock.now_s > began_s + 60, what="it was away for a minute")
+        began_s = made.clock.seconds
+        await eventually(lambda: made.clock.seconds > began_s + 60, what="it was away for a minute")
         assert f"answers {status}" in made.engine.unready
 
 
@@ -534,7 +532,7 @@ async def test_one_reset_does_not_slow_down_a_server_that_is_there() -> None:
     async with coming() as made:
         made.fault = RESET
         await made.counted("r-1")
-        assert (made.engine.capacity().slots, made.clock.now_s) == (8, 0.0)
+        assert (made.engine.capacity().slots, made.clock.seconds) == (8, 100.0)
         await made.counted("r-1")  # the next one without any answer in between does
         assert made.engine.capacity().slots == 1
 
@@ -542,76 +540,63 @@ async def test_one_reset_does_not_slow_down_a_server_that_is_there() -> None:
 @pytest.mark.parametrize(("resets", "slots"), [(3, 1), (2, 8)])
 async def test_resets_of_all_that_runs_begin_anew_with_one_request(resets: int, slots: int) -> None:
     """One of them may have killed the server; where another one still runs, none has."""
-    asked, reset, answered = Counter[str](), asyncio.Event(), asyncio.Event()
+    reset, answered = asyncio.Event(), asyncio.Event()
+    async with coming() as made:
 
-    async def handle(request: httpx.Request) -> httpx.Response:
-        asked[request.url.path] += 1
-        if request.url.path == "/v1/models":
-            return httpx.Response(200, json={"data": [{"id": "m"}]})
-        if asked[CHAT] <= resets:
-            await reset.wait()
-            raise RESET
-        await answered.wait()
-        return httpx.Response(200, json={"choices": []})
+        async def answer(_: httpx.Request) -> httpx.Response:
+            if made.asked[CHAT] <= resets:
+                await reset.wait()
+                raise RESET
+            await answered.wait()
+            return there()
 
-    transport = httpx.MockTransport(handle)
-    engine = OpenAIEngine(Upstream("http://example.test", 8), transport=transport, clock=Time())
-    await engine.start()
-    runs = [asyncio.create_task(engine.run(chat())) for _ in range(3)]
-    await eventually(lambda: asked[CHAT] == 3, what="all are inside")
-    reset.set()
-    await asyncio.wait(runs[:resets])
-    await eventually(lambda: not engine.unready, what="it is seen to be there")
-    assert (engine.capacity().slots, asked["/v1/models"]) == (slots, 1 + 1)
-    answered.set()
-    await asyncio.wait(runs)
-    await engine.stop()
+        made.fault = answer
+        runs = [asyncio.create_task(made.engine.run(chat())) for _ in range(3)]
+        await eventually(lambda: made.asked[CHAT] == 3, what="all are inside")
+        reset.set()
+        await asyncio.wait(runs[:resets])
+        await eventually(lambda: not made.engine.unready, what="it is seen to be there")
+        assert (made.engine.capacity().slots, made.asked["/v1/models"]) == (slots, 1 + 1)
+        answered.set()
+        await asyncio.wait(runs)
 
 
 async def test_after_an_absence_it_begins_anew_though_a_request_still_runs() -> None:
     """Its connection may be one of the server before."""
-    asked, ends = Counter[str](), asyncio.Event()
+    ends = asyncio.Event()
+    async with coming() as made:
 
-    async def handle(request: httpx.Request) -> httpx.Response:
-        asked[request.url.path] += 1
-        if request.url.path == "/v1/models":
-            return httpx.Response(503 if asked["/v1/models"] == 2 else 200, json={"data": [{"id": "m"}]})
-        if asked[CHAT] == 1:
+        async def answer(_: httpx.Request) -> httpx.Response:
+            if made.asked[CHAT] > 1:
+                raise RESET
             await ends.wait()
-            return httpx.Response(200, json={"choices": []})
-        raise RESET
+            return there()
 
-    transport = httpx.MockTransport(handle)
-    engine = OpenAIEngine(Upstream("http://example.test", 8), transport=transport, clock=Time())
-    await engine.start()
-    running = asyncio.create_task(engine.run(chat()))
-    await eventually(lambda: asked[CHAT] == 1, what="one runs")
-    with pytest.raises(EngineUnavailable):
-        await engine.run(chat())
-    await eventually(lambda: not engine.unready, what="it is back")
-    assert engine.capacity().slots == 1
-    ends.set()
-    await running
-    await engine.stop()
+        made.fault = answer
+        made.models_fault = lambda _: httpx.Response(503) if made.asked["/v1/models"] == 2 else there()
+        running = asyncio.create_task(made.engine.run(chat()))
+        await eventually(lambda: made.asked[CHAT] == 1, what="one runs")
+        with pytest.raises(EngineUnavailable):
+            await made.engine.run(chat())
+        await eventually(lambda: not made.engine.unready, what="it is back")
+        assert made.engine.capacity().slots == 1
+        ends.set()
+        await running
 
 
 async def test_the_log_of_questions_names_no_request() -> None:
     logged_as: list[Lease | None] = []
 
-    def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path != "/v1/models":
-            raise RESET
+    def answer(_: httpx.Request) -> httpx.Response:
         logged_as.append(log_context())
-        return httpx.Response(200, json={"data": [{"id": "m"}]})
+        return there()
 
-    engine = OpenAIEngine(Upstream("http://a.test"), transport=httpx.MockTransport(handle), clock=Time())
-    await engine.start()
-    bind_log_context(Lease(Lane.HIGH, "1-0", 1, "r-1"))
-    with pytest.raises(EngineUnavailable):
-        await engine.run(chat())
-    await eventually(lambda: not engine.unready, what="it is seen to be there")
-    await engine.stop()
-    assert logged_as == [None, None]
+    async with coming() as made:
+        made.fault, made.models_fault = RESET, answer
+        bind_log_context(Lease(Lane.HIGH, "1-0", 1, "r-1"))
+        await made.counted("r-1")
+        await eventually(lambda: logged_as)
+    assert logged_as == [None]
 
 
 async def test_an_answer_of_what_ran_before_ends_no_absence() -> None:
@@ -629,9 +614,9 @@ async def test_after_an_answer_the_next_fault_is_the_first_again() -> None:
             await made.counted("r-1")
         made.fault = None
         await made.counted("r-1")
-        made.fault, before_s = RESET, made.clock.now_s
+        made.fault, before_s = RESET, made.clock.seconds
         await made.counted("r-1")
-        assert made.clock.now_s == before_s
+        assert made.clock.seconds == before_s
 
 
 async def test_only_so_many_suspects_are_remembered() -> None:
@@ -699,65 +684,35 @@ async def test_an_idle_worker_is_not_limited_for_ever() -> None:
         made.engine._limit.ended()
 
 
-async def test_a_connection_that_was_free_is_not_used_beyond_the_limit() -> None:
-    async with coming(10) as made:
-        made.fault = httpx.Response(429)
-        await made.counted("r-1")
-        assert made.engine._free.qsize() == 7
-
-
 async def test_requests_that_wait_for_a_connection_go_back_when_the_server_goes_away() -> None:
     """All that run are reset at once; what comes after them would wait for a connection for ever."""
-    reset, chats = asyncio.Event(), 0
+    reset = asyncio.Event()
+    async with coming(4) as made:
 
-    async def handle(request: httpx.Request) -> httpx.Response:
-        nonlocal chats
-        if request.url.path == "/v1/models" and not reset.is_set():
-            return httpx.Response(200, json={"data": [{"id": "m"}]})
-        if request.url.path != "/v1/models":
-            chats += 1
-            await (reset if chats <= 4 else asyncio.Event()).wait()
-        raise RESET
+        async def answer(_: httpx.Request) -> httpx.Response:
+            await (reset if made.asked[CHAT] <= 4 else asyncio.Event()).wait()
+            made.models_fault = RESET
+            raise RESET
 
-    transport = httpx.MockTransport(handle)
-    engine = OpenAIEngine(Upstream("http://example.test", 4), transport=transport, clock=Time())
-    await engine.start()
-    runs = [asyncio.create_task(engine.run(EngineRequest(f"r-{n}", CHAT, {}, Lane.HIGH))) for n in range(6)]
-    await eventually(lambda: (len(engine._unsent), chats) == (2, 4), what="two wait")
-    reset.set()
-    outcomes = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 5)
-    assert [(type(each), getattr(each, "counted", None)) for each in outcomes] == [(EngineUnavailable, False)] * 6
-    assert chats == 4
-    await engine.stop()
-
-
-async def test_each_request_has_the_key_of_its_moment() -> None:
-    keys = iter(["one", "two", "three"])
-    seen: list[str] = []
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers["Authorization"])
-        return httpx.Response(200, json={"data": [{"id": "m"}], "choices": []})
-
-    upstream = Upstream("http://user:password@example.test")
-    engine = OpenAIEngine(upstream, lambda: next(keys), transport=httpx.MockTransport(handle))
-    await engine.start()
-    for _ in range(2):
-        await engine.run(chat())
-    await engine.stop()
-    assert seen == ["Bearer one", "Bearer two", "Bearer three"]
+        made.fault = answer
+        runs = [asyncio.create_task(made.engine.run(EngineRequest(f"r-{n}", CHAT, {}, Lane.HIGH))) for n in range(6)]
+        await eventually(lambda: (len(made.engine._unsent), made.asked[CHAT]) == (2, 4), what="two wait")
+        reset.set()
+        outcomes = await asyncio.wait_for(asyncio.gather(*runs, return_exceptions=True), 5)
+        assert [(type(each), getattr(each, "counted", None)) for each in outcomes] == [(EngineUnavailable, False)] * 6
+        assert made.asked[CHAT] == 4
 
 
 async def test_without_quota_one_request_a_minute_tries() -> None:
     async with coming() as made:
         made.fault = httpx.Response(429, json={"error": {"message": "pay", "code": "insufficient_quota"}})
         for _ in range(2):
-            began_s = made.clock.now_s
+            began_s = made.clock.seconds
             with pytest.raises(EngineUnavailable) as caught:
                 await made.engine.run(chat())
             assert (caught.value.counted, caught.value.busy, made.engine.allowance) == (False, False, 0)
             await eventually(lambda: made.engine.allowance == 1, what="one may try")
-            assert 29 < made.clock.now_s - began_s < 61
+            assert 29 < made.clock.seconds - began_s < 61
             assert "insufficient_quota" in made.engine.unready
         made.fault = None
         await made.engine.run(chat())
@@ -780,7 +735,7 @@ def of_file(
     """The engine that the settings make, with the key in a file, and a replaced network."""
     monkeypatch.setenv("STREAMFLEET_VLLM_API_KEY_FILE", str(file))
     monkeypatch.setattr(
-        openai, "OpenAIEngine", partial(OpenAIEngine, transport=httpx.MockTransport(handle), clock=Time())
+        openai, "OpenAIEngine", partial(OpenAIEngine, transport=httpx.MockTransport(handle), clock=HandClock())
     )
     engine = build(load(EngineSettings, vllm_url=url))
     assert isinstance(engine, OpenAIEngine)
@@ -923,36 +878,31 @@ async def test_of_a_stream_that_is_cut_off_only_its_chunks_are_known() -> None:
         came.set()
         await asyncio.get_running_loop().create_future()
 
-    async def handle(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=parts())
-
-    engine = OpenAIEngine(Upstream("http://example.test"), transport=httpx.MockTransport(handle), clock=Time())
-    request = EngineRequest("r1", CHAT, {"messages": []}, Lane.NORMAL, on_chunk=lambda _: None)
-    running = asyncio.create_task(engine.run(request))
-    async with asyncio.timeout(5):
-        await came.wait()
-    await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.wait({running})
+    async with started(lambda _: httpx.Response(200, headers=EVENTS, content=parts())) as engine:
+        request = chat()
+        request.on_chunk = lambda _: None
+        running = asyncio.create_task(engine.run(request))
+        async with asyncio.timeout(5):
+            await came.wait()
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait({running})
     assert request.usage is not None
     assert (request.usage["completion_tokens"], request.guessed) == (1, True)
-    await engine.stop()
 
 
 @pytest.mark.parametrize(
-    ("status", "ends", "after_s"),
-    [(200, b"", 60.0), (200, b"", 0.0), (200, b'data: {"error":{"message":"oops","code":500}}\n\n', 0.0)],
+    ("ends", "after_s"),
+    [(b"", 60.0), (b"", 0.0), (b'data: {"error":{"message":"oops","code":500}}\n\n', 0.0)],
     ids=["time-out", "broken off", "a 500 at its end"],
 )
-async def test_of_a_stream_that_fails_its_chunks_are_known(status: int, ends: bytes, after_s: float) -> None:
+async def test_of_a_stream_that_fails_its_chunks_are_known(ends: bytes, after_s: float) -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b'data: {"choices":[{"index":0,"delta":{"content":"ten tokens, or more"}}]}\n\n' + ends
         await asyncio.sleep(after_s)
 
-    def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(status, headers={"Content-Type": "text/event-stream"}, content=parts())
-
-    async with started(answer, Upstream("http://example.test", timeout_s=0.2)) as engine:
+    upstream = Upstream("http://example.test", timeout_s=0.2)
+    async with started(lambda _: httpx.Response(200, headers=EVENTS, content=parts()), upstream) as engine:
         request = chat()
         request.on_chunk = lambda _: None
         with pytest.raises(EngineUnavailable):
@@ -967,10 +917,7 @@ async def test_a_stream_whose_connection_breaks_after_a_token_is_incomplete(said
         yield b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % said.encode()
         raise RESET
 
-    def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=parts())
-
-    async with started(answer) as engine:
+    async with started(lambda _: httpx.Response(200, headers=EVENTS, content=parts())) as engine:
         for counted in (False, True):
             request = chat()
             request.on_chunk = lambda _: None
@@ -978,30 +925,6 @@ async def test_a_stream_whose_connection_breaks_after_a_token_is_incomplete(said
                 await engine.run(request)
             assert (caught.value.code, caught.value.counted) == (code, counted)
             await eventually(lambda: not engine.unready, what="it is seen to be there")
-
-
-@pytest.mark.parametrize(
-    ("error", "reached"),
-    [
-        (httpx.ConnectError("refused"), False),
-        (httpx.ConnectTimeout("slow"), False),
-        (httpx.ReadTimeout("slow"), True),
-        (httpx.ReadError("gone"), True),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-async def test_what_never_reached_the_server_has_used_nothing(error: httpx.TransportError, reached: bool) -> None:
-    def answer(_: httpx.Request) -> httpx.Response:
-        raise error
-
-    async with started(answer) as engine:
-        request = chat()
-        with pytest.raises(EngineUnavailable):
-            await engine.run(request)
-    assert (request.usage, request.guessed) == (None if reached else NOTHING, False)
-
-
-NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 async def test_what_waits_for_a_connection_has_used_nothing_yet() -> None:
@@ -1014,18 +937,16 @@ async def test_what_waits_for_a_connection_has_used_nothing_yet() -> None:
             await waited.wait()  # the connection is not free before
         raise AssertionError
 
-    upstream = Upstream("http://example.test", max_concurrency=1, timeout_s=0.2)
-    engine = OpenAIEngine(upstream, transport=httpx.MockTransport(handle), clock=Time())
     sent, waits = chat(), chat()
+    async with started(handle, Upstream("http://example.test", max_concurrency=1, timeout_s=0.2)) as engine:
 
-    async def wait() -> EngineReply:
-        try:
-            return await engine.run(waits)
-        finally:
-            waited.set()
+        async def wait() -> EngineReply:
+            try:
+                return await engine.run(waits)
+            finally:
+                waited.set()
 
-    async with asyncio.timeout(10):
-        outcomes = await asyncio.gather(engine.run(sent), wait(), return_exceptions=True)
+        async with asyncio.timeout(10):
+            outcomes = await asyncio.gather(engine.run(sent), wait(), return_exceptions=True)
     assert (sent.usage, waits.usage) == (None, NOTHING)
     assert [getattr(each, "counted", None) for each in outcomes] == [True, False]
-    await engine.stop()

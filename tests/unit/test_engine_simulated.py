@@ -15,27 +15,11 @@ from streamfleet.common.protocol import CHAT, COMPLETIONS, COUNT_TOKENS, EMBEDDI
 from streamfleet.worker.engine.base import EngineAborted, EngineDied, EngineRequest, EngineUnavailable, Partial
 from streamfleet.worker.engine.simulated import SimulatedEngine
 from streamfleet.worker.engine.simulated_profile import GENERIC_FAST, SMOLLM2_135M_CPU
+from tests.clocks import HandClock
 from tests.waiting import eventually
 
 INSTANT = float("inf")
 EXACT = replace(SMOLLM2_135M_CPU, jitter=0.0)
-
-
-class Time:
-    """A clock that jumps as far as is slept."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + round(self.now_s * 1000)
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    async def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -65,11 +49,11 @@ async def test_answers_say_that_they_are_simulated() -> None:
 
 
 async def test_the_same_seed_and_id_give_the_same_answer() -> None:
-    async with started(seed=7, clock=Time()) as first, started(seed=7, clock=Time()) as second:
+    async with started(seed=7, clock=HandClock()) as first, started(seed=7, clock=HandClock()) as second:
         for number in range(5):
             one, two = await first.run(chat(f"r-{number}")), await second.run(chat(f"r-{number}"))
             assert one.body == two.body
-    async with started(seed=8, clock=Time()) as other:
+    async with started(seed=8, clock=HandClock()) as other:
         lengths = [json.loads((await other.run(chat(f"r-{n}"))).body)["usage"] for n in range(5)]
     assert len({usage["completion_tokens"] for usage in lengths}) > 1
 
@@ -168,7 +152,7 @@ async def test_a_streamed_response_tells_its_text_as_often_as_its_reader_gets_it
     for every_s in (0.0, 3600.0):
         request, events = EngineRequest("r-1", RESPONSES, body, Lane.NORMAL, chunk_every_s=every_s), list[Any]()
         request.on_chunk = lambda line, events=events: events.append(json.loads(bytes(line)))
-        async with started(profile=EXACT, speed=1, clock=Time()) as engine:
+        async with started(profile=EXACT, speed=1, clock=HandClock()) as engine:
             reply = json.loads((await engine.run(request)).body)
         deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
         assert "".join(deltas) == reply["output"][0]["content"][0]["text"]
@@ -236,12 +220,12 @@ async def test_bad_bodies_are_refused_by_field(endpoint: str, body: dict[str, An
 
 @pytest.mark.parametrize(("running", "tokens_per_s"), [(1, 46), (4, 136), (8, 228), (16, 290), (32, 349)])
 async def test_it_is_as_fast_as_the_profile(running: int, tokens_per_s: float) -> None:
-    time = Time()
+    time = HandClock()
     async with started(profile=replace(EXACT, prefill_s_per_token=0), speed=1, clock=time) as engine:
-        began_s = time.now_s
+        began_s = time.seconds
         requests = [chat(f"r-{n}", max_tokens=50, ignore_eos=True) for n in range(running)]
         await asyncio.gather(*map(engine.run, requests))
-        assert running * 50 / (time.now_s - began_s) == pytest.approx(tokens_per_s, rel=0.01)
+        assert running * 50 / (time.seconds - began_s) == pytest.approx(tokens_per_s, rel=0.01)
 
 
 def test_between_measurements_a_step_takes_something_between() -> None:
@@ -252,7 +236,7 @@ def test_between_measurements_a_step_takes_something_between() -> None:
 
 
 async def test_a_first_token_takes_the_prompt_and_one_step() -> None:
-    async with started(profile=EXACT, speed=1, clock=Time()) as engine:
+    async with started(profile=EXACT, speed=1, clock=HandClock()) as engine:
         reply = await engine.run(chat(max_tokens=10, ignore_eos=True))
     assert reply.first_token_ms == pytest.approx((6 * 0.0014 + 1 / 46) * 1000, rel=0.01)
 
@@ -272,7 +256,7 @@ async def test_waiting_ones_go_in_by_lane() -> None:
 
 async def test_the_kv_cache_bounds_what_runs() -> None:
     most = 0
-    async with started(profile=replace(EXACT, kv_tokens=50), speed=1, clock=Time()) as engine:
+    async with started(profile=replace(EXACT, kv_tokens=50), speed=1, clock=HandClock()) as engine:
 
         async def run(identity: str) -> None:
             nonlocal most
@@ -309,7 +293,7 @@ async def interrupted(engine: SimulatedEngine, request: EngineRequest, made: int
 @pytest.mark.parametrize("body", [{}, {"n": 2}, {"stop": "three please Count"}])
 async def test_an_interrupted_answer_goes_on(body: dict[str, Any]) -> None:
     body = {"max_tokens": 60, "ignore_eos": True, **body}
-    async with started(clock=Time()) as engine:
+    async with started(clock=HandClock()) as engine:
         whole = json.loads((await engine.run(chat(**body))).body)
     async with started(profile=EXACT, speed=1) as slow:
         first = chat(**body)
@@ -319,7 +303,7 @@ async def test_an_interrupted_answer_goes_on(body: dict[str, Any]) -> None:
     assert first.usage is not None
     assert first.usage["completion_tokens"] == first.made
     chunks: list[Any] = []
-    async with started(clock=Time()) as other:
+    async with started(clock=HandClock()) as other:
         second = replace(chat(**body), resume=partial, on_chunk=lambda line: chunks.append(json.loads(bytes(line))))
         answer = json.loads((await other.run(second)).body)
     assert second.resumed_tokens == partial.tokens
@@ -333,7 +317,7 @@ async def test_what_is_taken_over_is_read_again_and_not_made_again() -> None:
     async with started(profile=EXACT, speed=1) as slow:
         partial = await interrupted(slow, chat(max_tokens=100, ignore_eos=True), 3)
     assert partial is not None
-    async with started(profile=EXACT, speed=1, clock=Time()) as engine:
+    async with started(profile=EXACT, speed=1, clock=HandClock()) as engine:
         began = engine._clock.monotonic()
         second = replace(chat(max_tokens=100, ignore_eos=True), resume=partial)
         reply = await engine.run(second)
@@ -350,7 +334,7 @@ async def test_the_engine_that_was_interrupted_reads_its_prefix_cache(kv_tokens:
     async with started(profile=profile, speed=1) as engine:
         partial = await interrupted(engine, chat(max_tokens=100, ignore_eos=True), 10)
         assert partial is not None
-        engine._clock = Time()
+        engine._clock = HandClock()
         reply = await engine.run(replace(chat(max_tokens=100, ignore_eos=True), resume=partial))
     prefill_s = (6 + partial.tokens) * EXACT.prefill_s_per_token * cost
     assert reply.first_token_ms == pytest.approx((prefill_s + EXACT.step_s(1)) * 1000)

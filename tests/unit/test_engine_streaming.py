@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -22,8 +20,8 @@ from streamfleet.worker.engine.base import (
 )
 from streamfleet.worker.engine.openai import OpenAIEngine, Upstream
 from streamfleet.worker.engine.simulated import SimulatedEngine
+from tests.clocks import HandClock
 from tests.unit.test_engine_openai import started as openai_started
-from tests.unit.test_engine_simulated import Time
 from tests.unit.test_engine_simulated import started as simulated_started
 from tests.unit.test_engine_sse_parser import ANSWER, delta, wire
 from tests.unit.test_engine_vllm import Stand, stand
@@ -60,12 +58,9 @@ def whole(reply: EngineReply) -> Any:
     return json.loads(reply.body)
 
 
-# -- simulated ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [1, 3])
 async def test_simulated_chunks_say_what_the_answer_says(number: int) -> None:
-    async with simulated_started(clock=Time(), speed=1.0) as engine:
+    async with simulated_started(clock=HandClock(), speed=1.0) as engine:
         asked = Collected(max_tokens=6, ignore_eos=True, n=number, tells_usage=True)
         reply = await engine.run(asked.request)
         plain = await engine.run(EngineRequest("r-1", CHAT, asked.request.body, Lane.HIGH))
@@ -99,11 +94,11 @@ async def test_simulated_completions_stream_and_embeddings_do_not() -> None:
 
 
 async def test_simulated_chunks_come_while_it_runs() -> None:
-    engine = SimulatedEngine(clock=(clock := Time()))
+    engine = SimulatedEngine(clock=(clock := HandClock()))
     await engine.start()
     asked = Collected(max_tokens=8, ignore_eos=True)
     seen: list[float] = []
-    asked.request.on_chunk = lambda _: seen.append(clock.now_s)
+    asked.request.on_chunk = lambda _: seen.append(clock.seconds)
     await engine.run(asked.request)
     await engine.stop()
     assert seen == sorted(seen)
@@ -118,9 +113,6 @@ async def test_simulated_drops_leave_no_end() -> None:
             await engine.run(asked.request)
     assert asked.chunks
     assert all(choice["finish_reason"] is None for chunk in asked.chunks for choice in chunk["choices"])
-
-
-# -- openai ------------------------------------------------------------------------------------------------
 
 
 def answering(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Any:
@@ -173,25 +165,6 @@ async def test_openai_answers_that_break_off_are_tried_again(content: bytes) -> 
             await engine.run(Collected().request)
 
 
-class Breaking(httpx.AsyncByteStream):
-    """A connection that is lost in the middle."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield wire(*ANSWER[:2], done=False)
-        raise httpx.ReadError("connection reset")
-
-
-async def test_openai_connections_that_are_lost_are_tried_again() -> None:
-    def answer(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, headers=EVENTS, stream=Breaking())
-
-    async with openai_started(answer) as engine:
-        asked = Collected()
-        with pytest.raises(EngineUnavailable, match="connection reset"):
-            await engine.run(asked.request)
-    assert asked.chunks == list(ANSWER[:2])
-
-
 @pytest.mark.parametrize(("code", "raises"), [(400, False), (429, True), (500, True), (None, False)])
 async def test_openai_errors_among_the_chunks_are_judged_like_others(code: int | None, raises: bool) -> None:
     answer, _ = answering(wire(ANSWER[1], {"error": {"message": "no such thing", "code": code}}))
@@ -220,9 +193,6 @@ async def test_openai_endless_streams_are_given_up(monkeypatch: pytest.MonkeyPat
         assert isinstance(engine, OpenAIEngine)
         with pytest.raises(EngineUnavailable, match="more than 1000 bytes"):
             await engine.run(Collected().request)
-
-
-# -- vllm --------------------------------------------------------------------------------------------------
 
 
 def streams(stand: Stand, *parts: bytes) -> None:
@@ -296,23 +266,3 @@ async def test_only_event_streams_go_part_by_part() -> None:
 
     response = await post(app, "/", {}, b"", parts.append)
     assert (response.body, response.streamed, parts) == (b"{}", False, [])
-
-
-async def test_a_cancelled_stream_tells_the_application() -> None:
-    heard: list[Any] = []
-    began = asyncio.Event()
-
-    async def app(_scope: Any, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-        await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
-        began.set()
-        heard.append(await receive())
-
-    parts: list[bytes] = []
-    call = asyncio.create_task(post(app, "/", {}, b"", parts.append))
-    await began.wait()
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert (parts, heard) == ([b"data: {}\n\n"], [{"type": "http.disconnect"}])

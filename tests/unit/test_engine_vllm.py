@@ -224,38 +224,33 @@ async def test_a_key_of_vllms_own_does_not_lock_us_out(stand: Stand, monkeypatch
     assert stand.headers["authorization"] == "Bearer k-arg"
 
 
-async def test_an_abort_is_no_success(stand: Stand) -> None:
-    stand.body = b'{"choices": [{"finish_reason": "abort"}]}'
-    with pytest.raises(EngineAborted):
-        await run(stand)
+ABORTED = b'{"choices": [{"finish_reason": "abort"}]}'
 
 
-async def test_an_abort_by_a_dead_engine_is_its_death(stand: Stand) -> None:
-    stand.body = b'{"choices": [{"finish_reason": "abort"}]}'
-    stand.front.errored = True
-    with pytest.raises(EngineDied):
+@pytest.mark.parametrize(
+    ("status", "body", "dead", "error"),
+    [
+        (200, ABORTED, False, EngineAborted),
+        (200, ABORTED, True, EngineDied),
+        (500, b"{}", True, EngineDied),
+        (503, b"{}", False, EngineUnavailable),
+    ],
+)
+async def test_what_is_no_answer_is_an_error(
+    stand: Stand, status: int, body: bytes, dead: bool, error: type[Exception]
+) -> None:
+    stand.status, stand.body, stand.front.errored = status, body, dead
+    with pytest.raises(error):
         await run(stand)
+    if dead:
+        assert stand.engine is not None
+        assert "died" in await asyncio.wait_for(stand.engine.failed(), 2)
 
 
 async def test_a_500_of_a_well_engine_is_the_requests_own(stand: Stand) -> None:
     stand.status, stand.body = 500, b'{"error": {"message": "TypeError"}}'
     reply = await run(stand)
     assert (reply.status, reply.body) == (500, stand.body)
-
-
-async def test_a_500_of_a_dead_engine_is_its_death(stand: Stand) -> None:
-    stand.status = 500
-    stand.front.errored = True
-    with pytest.raises(EngineDied):
-        await run(stand)
-    assert stand.engine is not None
-    assert "died" in await asyncio.wait_for(stand.engine.failed(), 2)
-
-
-async def test_a_full_queue_of_vllms_own_is_passing(stand: Stand) -> None:
-    stand.status = 503
-    with pytest.raises(EngineUnavailable):
-        await run(stand)
 
 
 async def test_no_answer_at_all_is_a_500_that_says_why(stand: Stand) -> None:

@@ -179,15 +179,6 @@ def test_every_kind_of_value_has_its_form() -> None:
     ]
 
 
-def test_an_operator_may_turn_off_the_details_of_usage() -> None:
-    words = arguments(["--no-enable-prompt-tokens-details"], cpu=False)
-    assert words == [*DEFAULTS, "--no-enable-prompt-tokens-details"], "the last one counts"
-
-
-def test_a_list_follows_the_defaults_as_it_is() -> None:
-    assert arguments(["--max-num-seqs", "4"], cpu=False) == [*DEFAULTS, "--max-num-seqs", "4"]
-
-
 @pytest.mark.parametrize("name", ["", "--", "max num", "a;b"])
 def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be the name of a vLLM argument"):

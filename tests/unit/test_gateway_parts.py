@@ -48,12 +48,10 @@ from streamfleet.gateway.token_budget import (
     used_tokens,
 )
 from streamfleet.operator.fleet import WorkerView, worker_views
+from tests.clocks import HandClock
 
 NOW = 1_790_000_000_000
 DIGEST = digest_of("sf-x")
-
-
-# -- errors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -158,24 +156,6 @@ def test_spans_as_openai_writes_them(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-# -- models ------------------------------------------------------------------------------------------------
-
-
-class Hand:
-    """A clock that a test moves."""
-
-    now_s = 0.0
-
-    def now_ms(self) -> int:
-        return NOW
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nobody sleeps {seconds} s here")
-
-
 def workers(**seen_ms_ago: tuple[int, list[str]]) -> Sequence[WorkerView]:
     """Workers by name: how long ago each was seen, and its models."""
     described = {name: {"seen_ms": NOW - ago, "models": models} for name, (ago, models) in seen_ms_ago.items()}
@@ -189,7 +169,7 @@ def test_the_living_say_which_models_there_are() -> None:
 
 
 async def test_a_model_is_looked_up_among_the_workers() -> None:
-    clock, looks = Hand(), 0
+    clock, looks = HandClock(NOW - 100_000), 0
 
     async def look(_queue: str) -> Sequence[WorkerView]:
         nonlocal looks
@@ -203,7 +183,7 @@ async def test_a_model_is_looked_up_among_the_workers() -> None:
         await models.choose("m2")
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
     assert looks == 1
-    clock.now_s = REUSE_S
+    clock.seconds += REUSE_S
     assert await models.names() == ["m1"]
     assert looks == 2
     assert await models.choose(None) == Chosen("q", None)
@@ -216,7 +196,7 @@ async def test_without_any_worker_one_is_told_to_try_again() -> None:
         return []
 
     with pytest.raises(ApiError) as caught:
-        await Models((), "q", look, Hand()).choose("m1")
+        await Models((), "q", look, HandClock(NOW - 100_000)).choose("m1")
     assert (caught.value.status, caught.value.code) == (503, "no_worker")
 
 
@@ -245,7 +225,7 @@ async def test_an_endpoint_that_no_living_worker_serves_is_refused(
         }
         return worker_views(found, {}, NOW)
 
-    models = Models([ModelRoute("m", "elsewhere", "m")] if routed else (), "q", look, Hand())
+    models = Models([ModelRoute("m", "elsewhere", "m")] if routed else (), "q", look, HandClock(NOW - 100_000))
     if served:
         assert (await models.choose("m", "/v1/rerank")).served == "m"
     else:
@@ -260,7 +240,7 @@ async def test_models_that_the_settings_name_go_to_their_queues() -> None:
         raise AssertionError("nobody is asked")
 
     routes = load(GatewaySettings, gateway_models="small=default, big=gpu-big=Qwen/Qwen2.5-72B").routes
-    models = Models(routes, "q", look, Hand())
+    models = Models(routes, "q", look, HandClock(NOW - 100_000))
     assert await models.names() == ["big", "small"]
     assert models.queues == ["default", "gpu-big"]
     assert await models.choose("small") == Chosen("default", "small")
@@ -271,7 +251,9 @@ async def test_models_that_the_settings_name_go_to_their_queues() -> None:
     with pytest.raises(ApiError) as caught:
         await models.choose("Qwen/Qwen2.5-72B")
     assert caught.value.status == 404
-    assert await Models([ModelRoute("one", "q1", "one")], "q", look, Hand()).choose(None) == Chosen("q1", "one")
+    assert await Models([ModelRoute("one", "q1", "one")], "q", look, HandClock(NOW - 100_000)).choose(None) == Chosen(
+        "q1", "one"
+    )
 
 
 @pytest.mark.parametrize("text", ["small", "=default", "small=", "a=b=c=d", "a={q}", "a=x,a=y", "small=a b"])
@@ -285,9 +267,6 @@ def test_origins_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="STREAMFLEET_GATEWAY_ORIGINS"):
         load(GatewaySettings, gateway_origins=text)
     assert load(GatewaySettings, gateway_origins="https://a.example, *").gateway_origins == ("https://a.example", "*")
-
-
-# -- keys --------------------------------------------------------------------------------------------------
 
 
 def test_a_key_is_random_and_only_its_hash_is_kept() -> None:
@@ -347,9 +326,6 @@ def test_without_its_extra_there_is_one_line_that_says_so() -> None:
     assert done.returncode == 2
     assert "the gateway needs fastapi, which is not installed: pip install '.[gateway]' in a clone" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-# -- tokens and labels -------------------------------------------------------------------------------------
 
 
 def test_tokens_that_a_request_may_use() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -170,16 +171,32 @@ def test_settings_do_not_change_once_built() -> None:
         settings.queue = "other"
 
 
-@pytest.mark.parametrize("statuses", ["200", "399", "600", "429, 5299"])
-def test_only_an_error_is_a_busy_answer(statuses: str) -> None:
-    said = refusal(EngineSettings, engine="openai", remote_busy=statuses)
-    assert said.startswith("STREAMFLEET_REMOTE_BUSY: must be HTTP statuses from 400 to 599, not ")
+WRONG: list[tuple[type[Group], dict[str, Any], str]] = [
+    *((QueueSettings, {"shares": given}, "SHARES: ") for given in ("0,0,100", "a,b,c,d", "-1,0,0,0", "500,500,1,0")),
+    *((QueueSettings, {"shares": given}, "SHARES: ") for given in ("1,2,3,4,5", "")),
+    *((WorkerSettings, {"worker_name": name}, "WORKER_NAME: ") for name in ("a b", "~", "w~1", "é", "x" * 257)),
+    (EngineSettings, {"model": "m", "engine_args": "--a 'b"}, "ENGINE_ARGS: "),
+    (EngineSettings, {}, "MODEL is not set: the vllm engine needs a model name or folder"),
+    (EngineSettings, {"engine": "vllm", "vllm_url": "http://here:8000"}, "MODEL is not set: the vllm engine needs"),
+    *(
+        (EngineSettings, {"engine": "openai", "remote_busy": given}, "REMOTE_BUSY: must be HTTP statuses from 400 to")
+        for given in ("200", "399", "600", "429, 5299")
+    ),
+    (
+        GatewaySettings,
+        {"gateway_batches_open_per_tenant": BATCHES_KEPT + 1},
+        "GATEWAY_BATCHES_OPEN_PER_TENANT: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("group", "given_values", "said"), WRONG, ids=str)
+def test_what_cannot_be_is_refused_by_name(group: type[Group], given_values: dict[str, Any], said: str) -> None:
+    assert refusal(group, **given_values).startswith(f"STREAMFLEET_{said}")
+
+
+def test_statuses_are_split() -> None:
     assert load(EngineSettings, engine="openai", remote_busy="400, 599").remote_busy == (400, 599)
-
-
-@pytest.mark.parametrize("shares", ["0,0,100", "a,b,c,d", "-1,0,0,0", "500,500,1,0", "1,2,3,4,5", ""])
-def test_impossible_shares_are_refused(shares: str) -> None:
-    assert refusal(QueueSettings, shares=shares).startswith("STREAMFLEET_SHARES: ")
 
 
 def test_shares_are_split_and_stripped() -> None:
@@ -187,24 +204,9 @@ def test_shares_are_split_and_stripped() -> None:
     assert load(QueueSettings, shares=(0, 0, 0, 1000)).shares == (0, 0, 0, 1000)
 
 
-@pytest.mark.parametrize("name", ["a b", "~", "w~1", "é", "x" * 257])
-def test_a_worker_name_is_safe_in_a_key_and_not_nobody(name: str) -> None:
-    assert refusal(WorkerSettings, worker_name=name).startswith("STREAMFLEET_WORKER_NAME: ")
-
-
 def test_vllm_arguments_are_split_as_a_shell_would() -> None:
     settings = load(EngineSettings, model="m", engine_args="--max-num-seqs 64 --override '{\"a\": 1}'")
     assert settings.engine_args == ("--max-num-seqs", "64", "--override", '{"a": 1}')
-
-
-def test_an_unclosed_quote_in_vllm_arguments_is_one_line() -> None:
-    assert refusal(EngineSettings, model="m", engine_args="--a 'b").startswith("STREAMFLEET_ENGINE_ARGS: ")
-
-
-def test_the_vllm_engine_needs_a_model() -> None:
-    missing = "STREAMFLEET_MODEL is not set: the vllm engine needs a model name or folder"
-    assert refusal(EngineSettings).startswith(missing)
-    assert refusal(EngineSettings, engine="vllm", vllm_url="http://here:8000").startswith(missing)
 
 
 def test_a_url_without_a_model_means_the_server_there(monkeypatch: Env) -> None:

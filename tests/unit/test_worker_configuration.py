@@ -104,12 +104,12 @@ async def test_the_housekeeping_reclaims_by_the_longer_lease_until_all_have_hear
     reclaim = ledger.reclaim
 
     async def noted(lease_ms: int, max_deliveries: int, **more: Any) -> Any:
-        by.append((clock.now, lease_ms))
+        by.append((clock.seconds, lease_ms))
         assert max_deliveries == 7
         return await reclaim(lease_ms, max_deliveries, **more)
 
     ledger.reclaim = noted  # type: ignore[method-assign, assignment]
-    changed_at = clock.now
+    changed_at = clock.seconds
     housekeeper.configure(QueueLimits(lease_ms=2_000, max_deliveries=7))
     await rounds(clock, ledger, (HEARD_LEASES + 1) * LEASE_S, housekeeper)
     assert {lease_ms for at, lease_ms in by if at < changed_at + HEARD_LEASES * LEASE_S} == {10_000}

@@ -28,31 +28,15 @@ from streamfleet.worker.housekeeping import (
 )
 from streamfleet.worker.mending import AGAIN_TURNS, BUSY_S, COUNTED, Mender
 from tests.broker import Broker
+from tests.clocks import HandClock
 
 LEASE_S = 10.0
-
-
-class Timeline:
-    """A clock that the test moves; sleeping hands control back and takes no time."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def now_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        await asyncio.sleep(0)
 
 
 class Ledger(Broker):
     """A broker that only writes down when it was asked to reclaim; `away_s` is how long its next lock takes."""
 
-    def __init__(self, clock: Timeline) -> None:
+    def __init__(self, clock: HandClock) -> None:
         self._clock = clock
         self.keys = Keys("q")
         self.fields: dict[str, str] = {}
@@ -73,21 +57,21 @@ class Ledger(Broker):
         self.delayed_ms: int | None = None
 
     def redis_ms(self) -> int:
-        return int((self._clock.now + self.redis_ahead_s) * 1000)
+        return int((self._clock.seconds + self.redis_ahead_s) * 1000)
 
     async def acquire_housekeeping_lock(self, worker: str, hold_ms: int, gap_ms: int) -> Turn:
-        self._clock.now = max(self._clock.now, self.scripts_back_at) + self.away_s
+        self._clock.seconds = max(self._clock.seconds, self.scripts_back_at) + self.away_s
         self.away_s = 0.0
-        self.asked_at.append(self._clock.now)
+        self.asked_at.append(self._clock.seconds)
         return self.turn._replace(now_ms=self.redis_ms(), number=len(self.asked_at))
 
     async def reclaim(
         self, lease_ms: int, max_deliveries: int, limit: int = 1000, latest_ms: int | None = None
     ) -> Reclaimed:
         self.latest_ms = latest_ms
-        if self._clock.now < self.scripts_back_at:  # sent once, so it does not wait as the others do
+        if self._clock.seconds < self.scripts_back_at:  # sent once, so it does not wait as the others do
             raise BrokerUnavailable("TRYAGAIN")
-        self.reclaimed_at.append(self._clock.now)
+        self.reclaimed_at.append(self._clock.seconds)
         return Reclaimed(0, 0, 0)
 
     async def pull(self, *_: object, **__: object) -> Pulled:
@@ -97,7 +81,7 @@ class Ledger(Broker):
         return [(f"{number}-0", f"r-{number}", "") for number in range(min(most, self.asks))]
 
     async def cancel(self, request_id: str, reason: str = "", before_ms: int | None = None) -> bool:
-        self._clock.now += 0.03
+        self._clock.seconds += 0.03
         return True
 
     async def drop_cancel_request(self, stream_id: str) -> None:
@@ -105,14 +89,14 @@ class Ledger(Broker):
 
     async def return_delayed(self, limit: int = 1000, most_delay_ms: int | None = None) -> tuple[int, int | None]:
         self.delayed_ms = most_delay_ms
-        self._clock.now = max(self._clock.now, self.scripts_back_at) + self.returning_s
+        self._clock.seconds = max(self._clock.seconds, self.scripts_back_at) + self.returning_s
         self.returning_s = 0.0
         return 0, None
 
     async def expire(self, seen: ExpiryScan | None = None, limit: int = 1000, most: int = 25) -> tuple[int, ExpiryScan]:
         self.expired_from.append(seen.places if seen else ())
         self.late -= min(self.late, most)
-        return 0, ExpiryScan([str(int(self._clock.now))], self.late > 0)
+        return 0, ExpiryScan([str(int(self._clock.seconds))], self.late > 0)
 
     async def tend_waiting(self, worker: str = "") -> None:
         self.tended += 1
@@ -148,7 +132,7 @@ class Ledger(Broker):
         look_only: bool = False,
         pause_ms: int = 0,
     ) -> int:
-        self.forgotten_at.append((self._clock.now, silent_ms))
+        self.forgotten_at.append((self._clock.seconds, silent_ms))
         forgotten = min(limit, self.gone)
         self.gone -= forgotten
         return forgotten
@@ -159,9 +143,9 @@ class Ledger(Broker):
         return deleted
 
 
-async def rounds(clock: Timeline, ledger: Ledger, seconds: float, housekeeper: Housekeeper) -> None:
-    task, until = asyncio.create_task(housekeeper.run()), clock.now + seconds
-    while clock.now < until:
+async def rounds(clock: HandClock, ledger: Ledger, seconds: float, housekeeper: Housekeeper) -> None:
+    task, until = asyncio.create_task(housekeeper.run()), clock.seconds + seconds
+    while clock.seconds < until:
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -179,8 +163,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return services
 
 
-def housekeeping() -> tuple[Timeline, Ledger, Housekeeper]:
-    clock = Timeline()
+def housekeeping() -> tuple[HandClock, Ledger, Housekeeper]:
+    clock = HandClock()
     ledger = Ledger(clock)
     housekeeper = Housekeeper(ledger, "w1", QueueLimits(lease_ms=int(LEASE_S * 1000)), clock)
     return clock, ledger, housekeeper
@@ -191,7 +175,7 @@ async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> N
     await rounds(clock, ledger, LEASE_S + 5, housekeeper)
     assert len(ledger.reclaimed_at) >= 4
     assert ledger.expired_from[0] == ()
-    assert ledger.expired_from[1:3] == [["1000"], ["1001"]]
+    assert ledger.expired_from[1:3] == [["100"], ["101"]]
     assert ledger.delayed_ms == 30_000
 
 
@@ -252,7 +236,7 @@ async def test_what_is_late_ends_in_one_turn_however_much_it_is() -> None:
 async def test_the_gone_are_forgotten_at_its_first_turn_and_then_every_minute() -> None:
     """If no worker lives for a minute, none would ever come to it otherwise."""
     clock, ledger, housekeeper = housekeeping()
-    began = clock.now
+    began = clock.seconds
     await rounds(clock, ledger, 62, housekeeper)
     times = [at - began for at, _ in ledger.forgotten_at]
     assert len(times) == 2
@@ -272,7 +256,7 @@ async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
     clock, ledger, housekeeper = housekeeping()
     await rounds(clock, ledger, LEASE_S + 3, housekeeper)
     ledger.away_s, ledger.reclaimed_at = 8.0, []
-    back_at = clock.now + 8.0
+    back_at = clock.seconds + 8.0
     await rounds(clock, ledger, 8 + LEASE_S + 5, housekeeper)
     # Until then the workers that live have renewed; who has not by then is gone.
     assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
@@ -281,7 +265,7 @@ async def test_after_an_outage_nothing_is_reclaimed_for_a_lease() -> None:
 async def test_scripts_that_were_refused_while_plain_commands_went_through_are_an_outage_too() -> None:
     clock, ledger, housekeeper = housekeeping()
     await rounds(clock, ledger, LEASE_S + 3, housekeeper)
-    ledger.scripts_back_at, ledger.reclaimed_at = clock.now + 8.0, []
+    ledger.scripts_back_at, ledger.reclaimed_at = clock.seconds + 8.0, []
     await rounds(clock, ledger, 8 + LEASE_S + 5, housekeeper)
     assert 0 <= min(ledger.reclaimed_at) - ledger.scripts_back_at - LEASE_S <= 2
 
@@ -358,7 +342,7 @@ async def test_a_step_of_redis_clock_is_seen_before_anything_is_taken_back() -> 
     assert ledger.latest_ms is not None
     assert 0 <= ledger.latest_ms - ledger.reclaimed_at[-1] * 1000 < LEASE_S * 1000 / 4
     ledger.reclaimed_at, ledger.redis_ahead_s, ledger.turn = [], 3_600.0, Turn(True, 600_000, 1, 0)
-    stepped_at = clock.now
+    stepped_at = clock.seconds
     await rounds(clock, ledger, LEASE_S + 5, housekeeper)
     assert ledger.reclaimed_at
     assert stepped_at + LEASE_S <= min(ledger.reclaimed_at) <= stepped_at + LEASE_S + 2
@@ -368,7 +352,7 @@ async def test_after_a_step_nobody_is_forgotten_until_all_have_given_their_next_
     clock, ledger, housekeeper = housekeeping()
     await rounds(clock, ledger, 58, housekeeper)
     ledger.redis_ahead_s, ledger.forgotten_at = 3_600.0, []
-    stepped_at = clock.now
+    stepped_at = clock.seconds
     await rounds(clock, ledger, 65, housekeeper)
     assert stepped_at + 58 < ledger.forgotten_at[0][0]
 
@@ -376,7 +360,7 @@ async def test_after_a_step_nobody_is_forgotten_until_all_have_given_their_next_
 async def test_an_outage_just_after_the_start_is_noticed_before_redis_was_ever_heard() -> None:
     clock, ledger, housekeeper = housekeeping()
     ledger.away_s = 8.0
-    back_at = clock.now + 8.0
+    back_at = clock.seconds + 8.0
     await rounds(clock, ledger, 8 + LEASE_S + 5, housekeeper)
     assert back_at + LEASE_S <= min(ledger.reclaimed_at) <= back_at + LEASE_S + 2
 
@@ -404,7 +388,7 @@ async def test_who_seldom_has_the_turn_looks_for_the_gone_whenever_a_minute_has_
     clock, ledger, housekeeper = housekeeping()
     for _ in range(3):
         await housekeeper.tick()
-        clock.now += 500
+        clock.seconds += 500
     assert len(ledger.forgotten_at) == 3
 
 
@@ -413,9 +397,9 @@ async def test_an_outage_in_the_middle_of_a_turn_is_noticed_before_anything_is_t
     await rounds(clock, ledger, 3, housekeeper)
     ledger.turn = Turn(True, 600_000, 1, 0)  # as it was when the turn was given, just before
     ledger.returning_s, ledger.reclaimed_at = 8.0, []
-    back_at = clock.now + 8.0
+    back_at = clock.seconds + 8.0
     await rounds(clock, ledger, 8.5, housekeeper)
-    assert clock.now >= back_at
+    assert clock.seconds >= back_at
     assert ledger.reclaimed_at == []
 
 
@@ -442,7 +426,7 @@ async def test_who_asks_seldom_takes_back_at_once_what_the_others_heard_no_outag
         await housekeeper._acquire_lock()
         await housekeeper.tick()
         assert bool(ledger.reclaimed_at) is allowed
-        clock.now += 8
+        clock.seconds += 8
 
 
 def test_an_answer_that_an_outage_held_up_vouches_for_nothing() -> None:
@@ -458,7 +442,7 @@ def test_an_answer_that_an_outage_held_up_vouches_for_nothing() -> None:
 class Stuck(Ledger):
     """A broker whose calls wait while a key is of another type; and a lane that differs, however often it is mended."""
 
-    def __init__(self, clock: Timeline) -> None:
+    def __init__(self, clock: HandClock) -> None:
         super().__init__(clock)
         self.key_is_right = asyncio.Event()
         self.begun: list[float] = []
@@ -468,9 +452,9 @@ class Stuck(Ledger):
         return 0, None
 
     async def mend_types(self) -> list[Damage]:
-        if self.asked_at and self._clock.now > 1000.0:
+        if self.asked_at and self._clock.seconds > 100.0:
             self.key_is_right.set()
-        self._clock.now += 0.1
+        self._clock.seconds += 0.1
         return []
 
     async def compare(
@@ -479,16 +463,16 @@ class Stuck(Ledger):
         return [Damage("differs", "high")]
 
     async def begin(self, lane: Lane, labels: Sequence[bytes] = ()) -> None:
-        self.begun.append(self._clock.now)
+        self.begun.append(self._clock.seconds)
 
     async def go_on(self, lane: Lane) -> tuple[str, list[Damage]]:
-        self._clock.now += 0.1
+        self._clock.seconds += 0.1
         return "1-1", []
 
 
 async def test_a_key_of_another_type_does_not_hold_up_the_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamfleet.worker.housekeeping.HELD_UP_S", 0.01)
-    clock = Timeline()
+    clock = HandClock()
     ledger = Stuck(clock)
     task = asyncio.create_task(Housekeeper(ledger, "w1", QueueLimits(), clock).run())
     await asyncio.wait_for(ledger.key_is_right.wait(), 5)
@@ -497,20 +481,20 @@ async def test_a_key_of_another_type_does_not_hold_up_the_only_worker(monkeypatc
 
 
 async def test_lanes_are_made_anew_for_a_part_of_each_second_and_not_again_and_again() -> None:
-    clock = Timeline()
+    clock = HandClock()
     ledger = Stuck(clock)
     for number in range(12):
-        began = clock.now
+        began = clock.seconds
         await Mender(ledger, clock).tick(number)
-        assert clock.now - began <= BUSY_S + 0.1
-        clock.now += 1
+        assert clock.seconds - began <= BUSY_S + 0.1
+        clock.seconds += 1
     assert len(ledger.begun) > 1
     assert all(later - earlier >= AGAIN_TURNS for earlier, later in pairwise(ledger.begun))
 
 
 @pytest.mark.parametrize("known", [{}, {"examined": "nowhere 5-1", "swept": "delayed go on"}, {"examined": "high"}])
 async def test_who_has_the_next_turn_looks_for_damage_where_the_last_one_stopped(known: dict[str, str]) -> None:
-    clock = Timeline()
+    clock = HandClock()
     ledger = Looking(clock)
     ledger.fields |= known
     for number in range(7):
@@ -522,7 +506,7 @@ async def test_who_has_the_next_turn_looks_for_damage_where_the_last_one_stopped
 class Looking(Ledger):
     """A broker of lanes that take ten calls to examine, and of parts that take two to sweep."""
 
-    def __init__(self, clock: Timeline) -> None:
+    def __init__(self, clock: HandClock) -> None:
         super().__init__(clock)
         self.examined: list[tuple[str, int]] = []
         self.swept: list[tuple[str, str]] = []
