@@ -15,10 +15,7 @@ from bench.broker.systems import SYSTEMS
 from bench.core.machine import cpu_ticks, stolen_percent
 from bench.core.reports import Report, Table, Target, load
 from bench.core.rounds import Sample, interleave, middle, percentile, ratio
-from bench.core.tables import markdown, shown, targets_markdown
 from bench.saved import BENCHMARKS
-
-# -- rounds ------------------------------------------------------------------------------------------------
 
 
 def recorded(names: str, rounds: int, seed: int) -> tuple[list[str], dict[str, list[Sample]]]:
@@ -40,23 +37,12 @@ def test_every_measure_runs_once_a_round_in_changing_order() -> None:
     assert {name: len(found) for name, found in samples.items()} == {"a": 6, "b": 6, "c": 6}
 
 
-def test_the_same_seed_is_the_same_order() -> None:
-    first, again, other = (recorded("abcd", rounds=3, seed=seed)[0] for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     """A machine that is slow in one round is slow for both: the quotient of the medians would not see that."""
     mine = [{"rate": 10}, {"rate": 1}, {"rate": 30}]
     other = [{"rate": 20}, {"rate": 2}, {"rate": 20}]
     assert ratio(mine, other, "rate") == 0.5
     assert middle(mine, "rate") == 10
-
-
-def test_a_ratio_takes_pairs() -> None:
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        ratio([{"x": 1}, {"x": 1}], [{"x": 1}], "x")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +61,6 @@ def test_a_ratio_takes_pairs() -> None:
 def test_a_percentile_is_the_nearest_rank(count: int, share: float, expected: int) -> None:
     """The smallest value that at least so many do not exceed; p99 of 100 is the 99th, not the largest."""
     assert percentile(range(count, 0, -1), share) == expected
-
-
-# -- reports -----------------------------------------------------------------------------------------------
 
 
 def test_a_report_whose_writing_is_interrupted_leaves_the_one_before(
@@ -132,42 +115,6 @@ def test_a_target_holds_on_its_side_of_the_limit(
     assert Target("it", value, 2.0, kind, "x").holds is holds
 
 
-# -- tables ------------------------------------------------------------------------------------------------
-
-
-def test_numbers_stand_to_the_right_and_words_to_the_left() -> None:
-    table = Table("", ["queue", "rate", "mixed"], [{"queue": "a", "rate": 1, "mixed": 1}, {"queue": "b", "mixed": "-"}])
-    assert markdown(table).splitlines() == [
-        "| queue | rate | mixed |",
-        "|---|---:|---|",
-        "| a | 1 | 1 |",
-        "| b |  | - |",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, ""),
-        (0.0, "0"),
-        (1234567.8, "1,234,568"),
-        (-250.4, "-250"),
-        (12.345, "12.3"),
-        (0.012345, "0.0123"),
-        (True, "True"),
-        ("1 of 2", "1 of 2"),
-    ],
-)
-def test_values_are_shown_with_three_significant_digits(value: object, text: str) -> None:
-    assert shown(value) == text
-
-
-def test_targets_say_hold_or_miss_and_what_was_not_measured() -> None:
-    first, second = targets_markdown(report().targets).splitlines()[2:]
-    assert first == "| enqueue | at least 0.75 x | 0.8 x | hold |  |"
-    assert second == "| idle | at most 2 % | not measured | MISS | no such server here |"
-
-
 def test_measuring_needs_no_matplotlib() -> None:
     """It draws the pictures, and `make bench-quick` does not install it."""
     modules = ", ".join(f"bench.{name}.__main__" for name in BENCHMARKS)
@@ -184,9 +131,6 @@ def test_what_neighbours_take_is_a_share_of_what_was_wanted(tmp_path: Path) -> N
     assert stolen_percent((200, 40), (200, 40)) is None
     assert cpu_ticks(tmp_path / "absent") is None
     assert stolen_percent(None, (1, 1)) is None
-
-
-# -- sizes -------------------------------------------------------------------------------------------------
 
 
 def test_the_small_size_judges_node_on_as_many_jobs_as_the_full_one() -> None:

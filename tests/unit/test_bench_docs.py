@@ -47,9 +47,6 @@ def block(text: str, name: str) -> str:
     return text.partition(f"<!-- bench:{name}:begin -->")[2].partition(f"<!-- bench:{name}:end -->")[0]
 
 
-# -- the page ----------------------------------------------------------------------------------------------
-
-
 def test_what_was_not_measured_names_its_command(tmp_path: Path) -> None:
     text = fill(template(), read_reports(tmp_path))
     for name in BENCHMARKS:
@@ -180,9 +177,6 @@ def test_the_same_figures_are_drawn_alike_every_time(tmp_path: Path, pictures: P
     assert drawn[0] == drawn[1]
     assert b"streamfleet</text>" in drawn[0][0]
     assert not any(picture.stale(reports) for picture in PICTURES)
-
-
-# -- bench-quick -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

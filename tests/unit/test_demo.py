@@ -67,15 +67,6 @@ def test_it_makes_the_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ended.stdout == f"{tmp_path}/streamfleet/{model.MODEL_NAME}\n"
 
 
-def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(model, "find_weights", lambda: tmp_path)
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    assert "without gguf: in a clone, run `make demo`" in str(
-        CliRunner().invoke(app, ["demo", "--model-only"]).exception
-    )
-
-
 def test_the_set_up_of_the_gateways_demo_installs_all_that_it_needs(repository: Path) -> None:
     """`make demo-gateway` sets up the profile `vllm` alone, which has the gateway's packages as vLLM needs them."""
     recipe = (repository / "Makefile").read_text(encoding="utf-8")

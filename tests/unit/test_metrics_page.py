@@ -47,13 +47,6 @@ def test_whatever_a_page_names_as_a_metric_is_one(repository: Path) -> None:
     assert not wrong
 
 
-def test_a_name_that_is_none_is_found() -> None:
-    assert names_in("`streamfleet_run_seconds_bucket`, `streamfleet_nonsense`") == {
-        "streamfleet_run_seconds",
-        "streamfleet_nonsense",
-    }
-
-
 def test_a_family_without_a_value_has_no_series() -> None:
     registry = CollectorRegistry()
     family = Family("streamfleet_queue_odd", "gauge", "for this test", ("lane",))

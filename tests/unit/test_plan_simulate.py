@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import fields, replace
 
@@ -47,16 +46,6 @@ def waits(found: Run) -> list[float | None]:
     return [None if each.waited_s is None else round(each.waited_s, 6) for each in found.times]
 
 
-# -- closed forms ------------------------------------------------------------------------------------------
-
-
-def test_d_d_1_with_room_nobody_waits_and_the_slot_is_half_used() -> None:
-    found = run(engine(), [arrival(2.0 * at) for at in range(100)])
-    assert set(waits(found)) == {0.0}
-    assert set(totals(found)) == {1.0}
-    assert figures(1, 1, [found]).used == pytest.approx(0.5, abs=0.01)
-
-
 def test_d_d_1_overloaded_each_waits_for_all_before_it() -> None:
     found = run(engine(), [arrival(0.5 * at) for at in range(50)])
     assert waits(found) == [0.5 * at for at in range(50)]
@@ -70,21 +59,6 @@ def test_m_d_1_waits_as_pollaczek_and_khinchine_say(busy: float) -> None:
     waited = [each.waited_s or 0.0 for run in found for each in run.times]
     assert sum(waited) / len(waited) == pytest.approx(busy / (2 * (1 - busy)), rel=0.08)
     assert figures(1, 1, found).used == pytest.approx(busy, rel=0.05)
-
-
-def test_m_m_1_waits_as_long_as_it_should() -> None:
-    """Service times of 100 steps on average, geometric, which is as good as exponential."""
-    chance, busy, at_s = random.Random(1), 0.7, 0.0
-    arrivals = []
-    for _ in range(15_000):
-        at_s += chance.expovariate(busy)
-        arrivals.append(arrival(at_s, max(1, round(chance.expovariate(0.01)))))
-    found = run(engine(step_s=0.01), arrivals)
-    waited = [each.waited_s or 0.0 for each in found.times]
-    assert sum(waited) / len(waited) == pytest.approx(busy / (1 - busy), rel=0.12)
-
-
-# -- the engine --------------------------------------------------------------------------------------------
 
 
 def test_a_prompt_is_read_before_the_first_step_and_holds_up_the_others() -> None:
@@ -187,9 +161,6 @@ async def test_it_is_as_fast_as_the_simulated_engine() -> None:
     assert [each.total_s for each in found.times] == pytest.approx([ended[place] for place in range(60)], abs=1e-6)
 
 
-# -- the order ---------------------------------------------------------------------------------------------
-
-
 def test_earlier_deadlines_go_first_and_equal_ones_in_order_of_arrival() -> None:
     found = run(engine(), [arrival(0.0), *(arrival(0.1, due_s=due) for due in (9.0, 5.0, 5.0, 20.0))])
     assert totals(found)[1:] == [3.9, 1.9, 2.9, 4.9]
@@ -234,9 +205,6 @@ def test_two_workers_watch_in_turn_and_the_bench_comes_when_they_are_full() -> N
     # The first and the third share a worker, so do the second and the fourth; the fifth has the third to itself. The
     # third joins when the first is done, so each runs alone.
     assert totals(found) == [1.0, 1.0, 1.8, 1.8, 1.0]
-
-
-# -- deadlines ---------------------------------------------------------------------------------------------
 
 
 def test_what_is_late_is_dropped_when_it_is_picked() -> None:

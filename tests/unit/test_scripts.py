@@ -96,11 +96,6 @@ def test_redis_gets_no_marks(verb: str) -> None:
     assert source(verb).splitlines() == [line for line in marked(verb).splitlines() if "-- @" not in line]
 
 
-def test_what_follows_the_keys_stands_in_a_function_of_its_own() -> None:
-    assert source("renew").count("\nreturn (function()\n") == 1
-    assert source("renew").endswith("\nreturn codes\nend)()\n")
-
-
 def test_a_script_is_known_by_its_content() -> None:
     assert sha("pull") == hashlib.sha1(source("pull").encode(), usedforsecurity=False).hexdigest()
     assert len({sha(verb) for verb in LUA}) == len(LUA)

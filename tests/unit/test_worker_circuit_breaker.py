@@ -108,13 +108,6 @@ def test_a_probe_that_succeeds_starts_over() -> None:
         assert state(breaker) == (True, False, None)
 
 
-def test_a_probe_that_does_not_makes_unfit() -> None:
-    breaker = CircuitBreaker(3)
-    weighed(breaker, ERROR, ERROR, ERROR, tenants="a")
-    breaker.probed(False, 10.0)
-    assert state(breaker) == (False, False, 0)
-
-
 @pytest.mark.parametrize("fault", [FAULT, ERROR])
 def test_where_probes_are_refused_one_tenant_rests_no_worker(fault: Outcome) -> None:
     breaker = CircuitBreaker(3)
@@ -156,30 +149,12 @@ def test_a_probe_counts_for_nothing_once_a_request_has_succeeded(works: bool | N
     assert breaker.fit
 
 
-def test_a_success_between_starts_over() -> None:
-    breaker = CircuitBreaker(2)
-    assert weighed(breaker, FAULT, ANSWERED, FAULT) == [FAULT, ANSWERED, FAULT]
-    assert breaker.fit
-
-
 def test_what_says_nothing_about_the_engine_changes_nothing() -> None:
     """Refusals too: a front end refuses wrong requests also while the engine behind it is broken."""
     breaker = CircuitBreaker(2)
     given = (*NEUTRAL, FAULT, *NEUTRAL, FAULT, *NEUTRAL)
     assert weighed(breaker, *given) == list(given)
     assert not breaker.fit
-
-
-def test_after_a_rest_a_probe_tries_the_engine() -> None:
-    breaker = unfit(10.0)
-    assert not breaker.wants_probe(10.0 + REST_S - 0.1)
-    assert breaker.wants_probe(10.0 + REST_S)
-    assert breaker.allowance == 0, "no request is spent on it"
-    breaker.probed(False, 30.0)
-    assert not breaker.wants_probe(30.0 + REST_S - 0.1)
-    assert breaker.wants_probe(30.0 + REST_S)
-    breaker.probed(True, 50.0)
-    assert state(breaker) == (True, False, None)
 
 
 def test_where_probes_are_refused_one_request_tries_the_engine() -> None:
@@ -212,13 +187,6 @@ def test_one_tenant_keeps_no_worker_from_trying_others(fault: Outcome) -> None:
     weighed(breaker, fault, fault, tenants="a")
     weighed(breaker, ANSWERED, tenants="b")
     assert state(breaker) == (True, False, None)
-
-
-def test_a_late_success_makes_fit() -> None:
-    breaker = unfit()
-    weighed(breaker, ANSWERED)
-    assert state(breaker) == (True, False, None)
-    assert not breaker.wants_probe(1_000.0)
 
 
 def test_a_500_of_an_engine_that_works_is_the_requests_own() -> None:

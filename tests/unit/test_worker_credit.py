@@ -26,23 +26,10 @@ def room(capacity: Capacity, load: Load = FREE, *, typical: float = 100, prefetc
     return credit(capacity, load, typical_tokens=typical, prefetch=prefetch, most=most)
 
 
-def test_free_slots_and_the_prefetch() -> None:
-    assert room(Capacity(8), prefetch=2) == 10
-    assert room(Capacity(8), Load(3, 3, 0), prefetch=2) == 7
-    assert room(Capacity(8), Load(10, 10, 0), prefetch=2) == 0
-    assert room(Capacity(8), Load(1, 40, 0), prefetch=2) == 0
-
-
 def test_a_cap_counts_requests_and_includes_the_prefetch() -> None:
     assert room(Capacity(8), prefetch=2, most=3) == 3
     assert room(Capacity(8), Load(2, 6, 0), prefetch=2, most=3) == 1
     assert room(Capacity(2), prefetch=0, most=9) == 2
-
-
-def test_kv_tokens_limit_as_well() -> None:
-    assert room(Capacity(8, kv_tokens=450)) == 4
-    assert room(Capacity(8, kv_tokens=450), Load(1, 1, 200)) == 2
-    assert room(Capacity(8, kv_tokens=450), Load(1, 1, 900)) == 0
 
 
 def test_an_idle_engine_takes_one_however_large() -> None:
@@ -121,14 +108,6 @@ def test_of_more_sequences_than_slots_those_that_run_together_count() -> None:
     assert within(Demand(8, 100), 8) == Demand(8, 100)
 
 
-def test_the_engines_own_count_of_prompt_tokens_corrects_the_estimate() -> None:
-    typical = Typical()
-    for _ in range(200):
-        typical.counted(Demand(prompt=1_000), 500)
-    assert typical.prompt_ratio == pytest.approx(0.5, rel=0.01)
-    assert estimate({"max_tokens": 10}, 4_000, None, CHAT, typical.prompt_ratio).tokens == pytest.approx(510, abs=5)
-
-
 def test_one_odd_prompt_corrects_little_and_no_count_nothing() -> None:
     typical = Typical()
     typical.counted(Demand(prompt=10), None)
@@ -176,28 +155,6 @@ def test_output_without_a_limit_is_learnt_for_each_choice() -> None:
     usual = round(typical.output)
     assert estimate({"n": 2}, 400, None, CHAT, 1.0, usual).tokens == 100 + 2 * usual
     assert estimate({"max_tokens": 7}, 400, None, CHAT, 1.0, usual).tokens == 107
-
-
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        ([], 3_000),  # reading says nothing of writing
-        ([(2.0, 100)], 3_000),
-        ([(2.0, 100), (20.0, 1_000)], 3_000),
-        ([(20.0, 100)], 300),
-    ],
-)
-@pytest.mark.parametrize("cheap", [(5.0, 1), (30.0, 8), (600.0, 3), (5.0, 0)])
-def test_runs_that_write_little_make_no_run_cheap(
-    others: list[tuple[float, int]], expected: int, cheap: tuple[float, int]
-) -> None:
-    """A tenant's own runs with long prompts and short answers teach no pace of writing."""
-    typical = Typical()
-    for run_s, tokens in others * 100:
-        typical.took(run_s, tokens, 1)
-    for _ in range(400):
-        typical.took(*cheap, 1)
-    assert min(3_000, typical.made_in(60.0, 3_000, 1)) == pytest.approx(expected, rel=0.15)
 
 
 def test_the_pace_follows_an_engine_that_becomes_slower() -> None:

@@ -113,12 +113,6 @@ async def test_what_is_new_is_said_at_once_and_the_same_once_a_lease() -> None:
     assert said == [("ready", 0), ("ready", 4), ("draining", 5), ("ready", 7)], "load goes with the rest, up to date"
 
 
-async def test_nothing_held_asks_nothing() -> None:
-    rig = Rig()
-    await rig.renew()
-    assert rig.broker.calls == []
-
-
 class Ended(Exception):
     """In place of the process's end."""
 
@@ -152,12 +146,3 @@ async def test_a_process_that_was_stopped_as_a_whole_goes_on() -> None:
     rig.pulse.beat()
     rig.clock.seconds += 2.5
     rig.keeper._end_if_hung()
-
-
-async def test_a_pulse_ages_until_it_beats() -> None:
-    clock = HandClock()
-    pulse = Pulse(clock, HANG_S)
-    clock.seconds += 3
-    assert pulse.age_s == 3
-    pulse.beat()
-    assert pulse.age_s == 0

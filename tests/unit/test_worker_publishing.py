@@ -188,15 +188,6 @@ async def test_what_is_nobodys_any_more_is_not_published(reason: StopReason) -> 
     assert (one.tokens.total, rig.publisher.held_bytes) == (2, 0)
 
 
-async def test_what_waits_when_it_is_stopped_is_not_published() -> None:
-    rig = Rig()
-    one = rig.opened()
-    one.tokens.add(b"a")
-    one.stop(StopReason.LOST)
-    await rig.publisher.flush([one])
-    assert (rig.broker.calls, rig.publisher.held_bytes) == ([], 0)
-
-
 async def test_groups_that_are_nearly_due_go_along() -> None:
     async with running() as rig:
         early, late = rig.opened(1), rig.opened(2)
