@@ -47,9 +47,6 @@ ENDS = {"|", "&", "&&", ";", "{", "}"}
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-# -- reading the page --------------------------------------------------------------------------------------
-
-
 def blocks(text: str, language: str) -> list[str]:
     """The page's pieces of code in one language."""
     return [body for said, body in FENCE.findall(text) if said == language]
@@ -85,9 +82,6 @@ def option(call: list[str], name: str) -> str | None:
     if name in call[:-1]:
         return call[call.index(name) + 1]
     return next((word.partition("=")[2] for word in call if word.startswith(f"{name}=")), None)
-
-
-# -- what is rendered --------------------------------------------------------------------------------------
 
 
 @cache
@@ -154,9 +148,6 @@ def made_by_hand(text: str) -> set[str]:
     found = [call for call in kubectl_calls(text) if call[0] == "create"]
     secrets = {f"secret/{call[3]}" for call in found if call[1] == "secret" and call[2] in ("generic", "tls")}
     return secrets | {f"{call[1]}/{call[2]}" for call in found if call[1] in ("configmap", "namespace")}
-
-
-# -- checks ------------------------------------------------------------------------------------------------
 
 
 def lost_paths(text: str) -> list[str]:

@@ -29,9 +29,6 @@ INFO: dict[str, Any] = {
 }
 
 
-# -- what a server says --------------------------------------------------------------------------------------
-
-
 def test_the_thread_that_executes_is_what_counts() -> None:
     found = server.read(INFO)
     assert (found.cpu_us, found.script_calls, found.script_us) == (2_500_000.0, 11, 1_300.0)
@@ -50,9 +47,6 @@ def test_a_spell_is_by_the_second() -> None:
     found = fleets.spell(before, after, 2.0)
     assert found.cpu_percent == pytest.approx(10.0)
     assert found.calls_per_s == 20.0
-
-
-# -- costs ---------------------------------------------------------------------------------------------------
 
 
 def test_what_a_server_carries_is_by_the_cost_of_all_verbs() -> None:
@@ -81,9 +75,6 @@ def test_what_masters_carry_is_by_the_busiest() -> None:
 
     found = rows({ONE: [sample(300.0, 1.0, 1.0)], APART: [sample(100.0, 120.0, 100.0)]})
     assert [row["carries, of one queue"] for row in found] == [1.0, 2.5]
-
-
-# -- the recipe ----------------------------------------------------------------------------------------------
 
 
 def test_a_name_always_has_the_same_queue_and_a_new_queue_takes_its_share_alone() -> None:

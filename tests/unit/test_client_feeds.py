@@ -114,9 +114,6 @@ async def test_a_reader_that_takes_nothing_fills_its_feed() -> None:
     assert feed.full
 
 
-# -- one reader --------------------------------------------------------------------------------------------
-
-
 def group(number: int) -> Entry:
     """The only chunk of the group at the stream id <number>-0, the first of which is 1-0."""
     return entry(number, attempt=b"1", run=b"a", seq=str(number - 1).encode(), chunks=b'{"n": %d}' % number)

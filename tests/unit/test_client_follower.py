@@ -251,9 +251,6 @@ def test_a_result_says_the_same_as_the_end() -> None:
     assert ending_of(plain).chunks is None
 
 
-# -- going on ----------------------------------------------------------------------------------------------
-
-
 TEXTS = [["a", "b"], ["c"], ["d", "e", "f"]]
 
 
@@ -317,8 +314,6 @@ def test_what_is_no_id_of_a_chunk_is_refused(odd: object) -> None:
         place_of(odd)
 
 
-# -- what simply goes on -----------------------------------------------------------------------------------
-
 SOME_GROUPS = st.lists(
     st.tuples(
         st.integers(1, 2), st.sampled_from("ab"), st.integers(0, 4), st.lists(st.sampled_from("xyz"), max_size=2)
@@ -353,9 +348,6 @@ def test_the_next_group_of_a_run_goes_on_and_no_other_does() -> None:
     assert len(follower.goes_on(group(1, "a", 1, "y")) or ()) == 1
     read(follower, {b"end": b"succeeded"})
     assert follower.goes_on(group(1, "a", 2, "z")) is None
-
-
-# -- odd things --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

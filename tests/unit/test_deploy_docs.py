@@ -34,9 +34,6 @@ def container_of(folder: str, name: str) -> dict[str, Any]:
     return container
 
 
-# -- names -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_nothing_on_the_page_is_unknown(page: str, check: deploy_page.Check) -> None:
     assert check(page) == []
@@ -69,9 +66,6 @@ def test_planted_mistake_is_found(page: str, check: str, right: str, wrong: str)
 def test_every_overlay_and_component_is_on_the_page(page: str) -> None:
     for folder in (*kustomizations().values(), *(K8S / "components").iterdir()):
         assert f"`k8s/{folder.relative_to(K8S)}`" in page
-
-
-# -- the first request -------------------------------------------------------------------------------------
 
 
 def test_job_asks_as_a_producer_may() -> None:

@@ -198,9 +198,6 @@ def test_what_is_no_whole_answer_is_none(events: tuple[Any, ...]) -> None:
     assert not any(b"NaN" in chunk or b"Infinity" in chunk for chunk in reader.chunks)
 
 
-# -- responses ---------------------------------------------------------------------------------------------
-
-
 class ResponseReader(Reader):
     """Collects the events of a response."""
 

@@ -33,9 +33,6 @@ def slacks(found: Sequence[LaneView]) -> dict[Lane, float]:
     return {lane.lane: min(left_s for _, left_s in lane.deadlines) for lane in found if lane.deadlines}
 
 
-# -- places ------------------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 10**7))
 def test_as_many_places_of_a_long_lane_as_of_a_short_one(length: int) -> None:
     chosen = places(length)
@@ -45,9 +42,6 @@ def test_as_many_places_of_a_long_lane_as_of_a_short_one(length: int) -> None:
     assert chosen[-1] == max(0, length - 1)
     gaps = [after - before for before, after in itertools.pairwise(chosen)]
     assert max(gaps, default=0) <= length // (PLACES - 1) + 1
-
-
-# -- slack and pressure ------------------------------------------------------------------------------------
 
 
 def test_slack_is_that_of_the_nearest_deadline() -> None:

@@ -54,9 +54,6 @@ def record(**changes: Any) -> BatchRecord:
     return replace(made, **changes)
 
 
-# -- lines -------------------------------------------------------------------------------------------------
-
-
 async def blocks_of(data: bytes, size: int) -> AsyncIterator[bytes]:
     for first in range(0, len(data), size):
         yield data[first : first + size]
@@ -93,9 +90,6 @@ def test_bits_are_as_redis_counts_them() -> None:
     bits.add(2)
     bits.add(33)
     assert [number for number in range(1, 40) if number in bits] == [1, 2, 8, 10, 33]
-
-
-# -- checks ------------------------------------------------------------------------------------------------
 
 
 def refused(text: bytes, checker: LineChecker | None = None, number: int = 7) -> BadLine:
@@ -199,8 +193,6 @@ def test_the_request_of_a_line_is_the_same_whoever_enqueues_it() -> None:
 def test_what_runs_for_long_is_written_down_less_often() -> None:
     assert [pause_s(age) for age in (0, 10, 100, 1_000, 10**6)] == [SOONEST_S, SOONEST_S, 2.0, 20.0, LATEST_S]
 
-
-# -- what is asked for, and what is shown ------------------------------------------------------------------
 
 ASKED = {"input_file_id": new_id(FILE, 1), "endpoint": CHAT, "completion_window": "24h"}
 
@@ -425,9 +417,6 @@ def test_a_batch_tells_its_tokens_and_which_were_cached() -> None:
     usage = batch_object(record(prompt_tokens=90, completion_tokens=10, cached_tokens=64))["usage"]
     assert (usage["input_tokens"], usage["total_tokens"]) == (90, 100)
     assert usage["input_tokens_details"] == {"cached_tokens": 64}
-
-
-# -- the simple service ------------------------------------------------------------------------------------
 
 
 def test_prompts_become_requests() -> None:

@@ -142,9 +142,6 @@ async def test_a_broken_frame_is_no_answer_to_another_request() -> None:
         app.go_on.set()
 
 
-# -- the limit of connections ------------------------------------------------------------------------------
-
-
 @contextlib.asynccontextmanager
 async def crowd(address: Address, *requests: bytes) -> AsyncIterator[list[socket.socket]]:
     """Connections that have asked these, one after the other, and have the answers of those that do not wait."""

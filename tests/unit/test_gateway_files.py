@@ -124,9 +124,6 @@ def test_whatever_is_sent_is_read_or_refused(data: bytes, size: int, begins_well
         read((b"--sep\r\nContent-Disposition: form-data; " if begins_well else b"") + data, size)
 
 
-# -- pages and ids -----------------------------------------------------------------------------------------
-
-
 def test_ids_sort_by_time_and_are_recognised() -> None:
     early, late = new_id(FILE, 1_790_000_000_000), new_id(FILE, 1_790_000_000_001)
     assert early < late
@@ -164,9 +161,6 @@ def test_a_file_is_what_its_hash_says() -> None:
     assert read_file(record.id, {}) is None
     assert read_part(Part("ab/name", 12).encoded().encode()) == Part("ab/name", 12)
     assert BatchNames("{gateway}/").parts("f") == "{gateway}/parts:f"
-
-
-# -- contents ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["folder", "memory"])

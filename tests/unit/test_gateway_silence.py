@@ -267,8 +267,6 @@ def test_a_whole_answer_has_the_name_of_the_chunks_before_it() -> None:
     assert text_of(found[-2][1]["choices"][0]) == "all"
 
 
-# -- EventSource, which reconnects after each 200, behind the last id that it has ----------------------------------
-
 READS: dict[str, Any] = {"lane": None, "framing": Framing(event_ids=True)}
 
 

@@ -203,9 +203,6 @@ async def test_a_large_event_that_finds_no_room_ends_its_stream() -> None:
             connection.close()
 
 
-# -- the pace ----------------------------------------------------------------------------------------------
-
-
 class Reader:
     """Flow control of a connection whose reader takes so many bytes in each period, for so many periods."""
 
@@ -276,9 +273,6 @@ async def test_what_is_left_of_a_complete_answer_has_a_pace_too(takes: int, cut:
     assert transport.aborted is cut
     assert (protocol._unread_timer is not None) is (not cut and transport.left > 0)
     protocol._forget_unread()
-
-
-# -- who leaves --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["whole", "pieces", "events"])

@@ -25,9 +25,6 @@ DIGEST = digest_of("sf-x")
 NOW = 1_790_000_000_000
 
 
-# -- one look for all --------------------------------------------------------------------------------------
-
-
 class Looks:
     """Counts looks; each waits until it is let go."""
 
@@ -78,9 +75,6 @@ async def test_what_is_changed_while_somebody_looks_is_looked_at_again() -> None
     await looking
     assert await reading.get() == {"look": 2}
     assert await reading.get() == {"look": 2}
-
-
-# -- who may ask -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,9 +135,6 @@ def test_keys_of_former_releases_are_no_operators() -> None:
     assert not record.operator
 
 
-# -- files and settings ------------------------------------------------------------------------------------
-
-
 def test_the_page_and_what_it_loads_are_packaged() -> None:
     found = page_file(INDEX)
     assert found is not None
@@ -195,9 +186,6 @@ def test_only_some_search_at_once() -> None:
         assert (caught.value.status, caught.value.headers["retry-after"]) == (429, "1")
     with session.search_slot():
         pass
-
-
-# -- what may be asked -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

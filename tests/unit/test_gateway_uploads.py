@@ -92,9 +92,6 @@ def sending(*parts: bytes, period_s: float = 0.0, ends: bool = True) -> Receive:
     return receive
 
 
-# -- how many ----------------------------------------------------------------------------------------------
-
-
 def test_a_tenant_has_a_share_of_the_places(files: Files) -> None:
     with contextlib.ExitStack() as places:
         for _ in range(MOST_OPEN_PER_TENANT):
@@ -127,9 +124,6 @@ def test_without_keys_nobody_else_needs_a_place(files: Files) -> None:
             pass
 
 
-# -- how much memory ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("last", [60_000, 250_000])
 async def test_an_upload_that_stalls_holds_little(files: Files, last: int) -> None:
     """It held a megabyte, the last piece twice, and counted in no limit."""
@@ -158,8 +152,6 @@ async def test_an_upload_that_stalls_holds_little(files: Files, last: int) -> No
     task.cancel()
     await asyncio.wait((task,))
 
-
-# -- how slow ----------------------------------------------------------------------------------------------
 
 LEAST = round(LEAST_BYTES_S * PERIOD_S)
 
@@ -192,9 +184,6 @@ async def test_an_upload_that_keeps_the_pace_is_kept(files: Files, monkeypatch: 
     client = sending(HEAD, *[b"x" * 20 * LEAST] * 8, END, period_s=2 * PERIOD_S)
     record = await receive_file(asking(client), files, "a", 10_000_000)
     assert record.bytes == 8 * 20 * LEAST
-
-
-# -- the quota ---------------------------------------------------------------------------------------------
 
 
 async def test_uploads_count_together_while_they_come(files: Files, tmp_path: Path) -> None:
@@ -287,9 +276,6 @@ async def test_where_there_is_no_quota_nobody_looks(tmp_path: Path) -> None:
     assert (await receive_file(asking(client), files, "a", 10_000_000)).bytes == 5_000_000
     assert (records.looks, files.coming) == (0, {})
     await files.store.close()
-
-
-# -- encoded bodies ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "zstd", "deflate", "identity, gzip", "gzip, identity", "x"])

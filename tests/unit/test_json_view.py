@@ -23,9 +23,6 @@ from streamfleet.operator.texts import MOST_CHARS, error_of, line, passage, reas
 NOW = 1_790_000_000_000
 
 
-# -- movement and pressure ---------------------------------------------------------------------------------
-
-
 def lane(name: Lane, running: int = 0, ready: int = 0, due: list[tuple[int, float]] | None = None) -> LaneView:
     return LaneView(name, running + ready, ready, running, 0, None, None, due or [])
 
@@ -112,9 +109,6 @@ def test_workers_that_say_odd_things_are_shown_as_text() -> None:
     assert json.dumps(shown, ensure_ascii=False, allow_nan=False).encode()
     assert shown["workers"][0]["models"] == ["<script>\\x00", ""]
     assert "\\ud800" in shown["lanes"][1]["why"]
-
-
-# -- hostile bytes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,6 @@ def message(content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {**head, "content": content, "stop_reason": "end_turn", "usage": usage, **more}
 
 
-# -- events -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", BLOCKS)
 def test_events_of_a_message_make_it_again(name: str) -> None:
     whole, assembly = message(BLOCKS[name]), MessageAssembly()
@@ -195,9 +192,6 @@ def test_a_run_whose_message_is_of_other_blocks_is_none_that_goes_on() -> None:
     first, *rest = groups(events_of(message(BLOCKS["a text"]))[:3], run[:3])[3:]
     assert isinstance(first, Restarted)
     assert [event.data for event in rest] == run[:3]
-
-
-# -- workers ------------------------------------------------------------------------------------------------
 
 
 def test_a_messages_tokens_are_counted_as_those_of_a_chat() -> None:
@@ -454,8 +448,6 @@ def test_an_image_counts_as_one_and_not_as_its_bytes() -> None:
     check_cost(body, CostLimits(), 2_000, MESSAGES)
     assert 5_000 < readable_bytes(body, len(json.dumps(body))) < 6_000
 
-
-# -- the gateway --------------------------------------------------------------------------------------------
 
 OWN, SEARCH = {"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "search"}
 CUSTOM = {"type": "custom", "name": "g", "input_schema": {}}

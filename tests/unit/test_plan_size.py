@@ -43,9 +43,6 @@ def profile(tmp_path: Path) -> Path:
     return path
 
 
-# -- the search --------------------------------------------------------------------------------------------
-
-
 def fleets(enough: int, looked_at: list[int]) -> Callable[[int], Figures]:
     """Late by 10 % with fewer than enough workers."""
 
@@ -107,9 +104,6 @@ def test_more_traffic_shorter_deadlines_and_smaller_batches_take_more_workers(pr
 def test_what_is_late_even_alone_is_told_before_anything_is_simulated(profile: Path) -> None:
     with pytest.raises(NoFleet, match="even alone in an engine"):
         plan_fleet(Asked(profile, **{**ASKED, "deadline": "500ms"}), lambda _: pytest.fail("simulated"))
-
-
-# -- what arrives ------------------------------------------------------------------------------------------
 
 
 def test_lengths_and_gaps_have_their_means() -> None:
@@ -200,9 +194,6 @@ def test_what_is_wrong_in_a_trace_is_named_with_its_line(tmp_path: Path, field: 
 def test_a_trace_that_cannot_be_read_is_refused(tmp_path: Path, lines: list[str], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         read_trace(trace(tmp_path, *lines), Defaults())
-
-
-# -- files and options -------------------------------------------------------------------------------------
 
 
 def test_a_profile_comes_back_as_it_was_saved(profile: Path) -> None:

@@ -126,8 +126,6 @@ def test_a_wrong_url_is_told_what_is_right(url: str, right: str) -> None:
         assert "secret" not in str(caught.value)
 
 
-# -- options behind the ? ------------------------------------------------------------------------------------------
-
 CLASSES = (
     library.AbstractConnection,
     library.Connection,

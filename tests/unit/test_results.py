@@ -153,9 +153,6 @@ def test_a_status_that_is_none_reads_as_failed_and_says_why() -> None:
     assert "'done?' is no status" in result.error["message"]
 
 
-# -- one table of fields -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def page(repository: Path) -> Callable[[str], list[str]]:
     """Returns the names in the first column of the table with this head, in docs/protocol.md."""

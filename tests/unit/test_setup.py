@@ -43,9 +43,6 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-# -- what is skipped ---------------------------------------------------------------------------------------
-
-
 def test_a_test_whose_program_is_missing_is_skipped_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -97,9 +94,6 @@ def test_most_tests_of_several_releases_run_on_the_oldest_and_the_newest() -> No
     assert outermost(found) == ["redis-6.2", "redis-8.2"]
     del found["redis-6.2"]
     assert outermost(found) == ["redis-8.2", f"{MISSING}redis-6.2"], "which fails"
-
-
-# -- Debian packages ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -158,9 +152,6 @@ def test_what_cannot_be_had_is_no_traceback(unpacking: Callable[[str], Completed
     }
     assert expected[lack] in ran.stdout, ran.stderr
     assert not (tmp_path / "venv/programs" / wanted).exists()
-
-
-# -- .ci/run -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
