@@ -15,24 +15,6 @@ def test_looks_back_off() -> None:
     assert pause_s(True, 10**6) == 30.0
 
 
-def test_a_request_of_others_is_looked_at_at_once() -> None:
-    slots = Slots()
-    slot = slots.get("r")
-    slots.join(slot, 100.0)
-    assert slots.take_due(100.0, 10) == [slot]
-    slots.polled(slot, 100.0)
-    assert slots.next_due() == 100.1
-
-
-def test_a_notified_request_is_looked_at_for_safety_only() -> None:
-    slots = Slots()
-    slot = slots.get("r")
-    slot.notified = True
-    slots.join(slot, 100.0)
-    assert slots.take_due(104.9, 10) == []
-    assert slots.take_due(105.0, 10) == [slot]
-
-
 def test_one_whose_notification_was_read_before_anybody_waited_is_looked_at_at_once() -> None:
     slots = Slots()
     slot = slots.get("r")

@@ -36,16 +36,6 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_defaults_of_a_gpu_and_of_a_cpu() -> None:
-    assert arguments({}, cpu=False) == DEFAULTS
-    assert arguments({}, cpu=True) == [
-        *DEFAULTS,
-        "--enforce-eager",
-        "--no-enable-chunked-prefill",
-        "--max-num-seqs=32",
-    ]
-
-
 def test_what_is_asked_for_replaces_a_default() -> None:
     asked = {"max_num_seqs": 8, "enable-chunked-prefill": True, "--scheduling-policy": None}
     assert arguments(asked, cpu=True) == [

@@ -151,19 +151,6 @@ async def test_the_time_to_read_an_answer_ends_with_the_next_request(monkeypatch
         assert [timer is not None and timer.cancelled() for timer in timers] == [True]
 
 
-async def test_an_answer_that_is_read_slowly_is_kept() -> None:
-    before, loop = cut(), asyncio.get_running_loop()
-    async with asked(Large(), PATIENT_S) as connection:
-        until, taken = loop.time() + 1.5 * PATIENT_S, 0
-        while part := await asyncio.to_thread(connection.recv, 1 << 19):
-            taken += len(part)
-            if loop.time() < until:
-                await asyncio.sleep(0.1)
-            if taken >= len(PIECE) * 400:
-                break
-        assert cut() == before
-
-
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_pipelined_request_hides_no_disconnect(at_once: bool) -> None:
     app = Waiting()

@@ -124,12 +124,6 @@ async def test_what_is_known_is_believed_for_some_seconds_only(stage: Stage) -> 
     assert await stage.ask(KEY, KEY) == 1
 
 
-async def test_a_change_of_any_key_is_heard(stage: Stage) -> None:
-    assert await stage.ask(KEY) == 1
-    await stage.hear(True)
-    assert await stage.ask(KEY, KEY) == 1
-
-
 async def test_records_of_keys_that_were_seen_are_followed_when_keys_change(stage: Stage) -> None:
     """Also those of keys whose requests only wait by now."""
     before = stage.redis.admission.record

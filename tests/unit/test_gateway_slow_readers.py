@@ -332,15 +332,3 @@ async def test_an_answer_in_pieces_is_what_it_is_in_one() -> None:
     answer = StreamedJson(value, empty=[], items=iter([b"1", b'"two"']))
     text = b"".join([piece async for piece in answer._pieces])
     assert json.loads(text) == {**value, "empty": [], "items": [1, "two"]}
-
-
-def test_nobody_is_refused_what_it_holds_alone() -> None:
-    answers = Bodies(1_000, answers=True)
-    call = Call(0.0, tenant="a")
-    call.hold_answer(answers, 5_000)
-    with pytest.raises(ApiError) as raised:
-        Call(0.0, tenant="b").hold_answer(answers, 1)
-    assert raised.value.status == 503
-    call.end()
-    call.hold_answer(answers, 1)
-    call.end()

@@ -53,18 +53,6 @@ def test_a_signature_is_the_one_of_the_specification() -> None:
     assert signatures([secret], "msg_1", 1_700_000_000, body) == f"v1,{base64.b64encode(mac).decode()}"
 
 
-@pytest.mark.parametrize("changed", ["body", "id", "timestamp", "secret"])
-def test_the_official_library_refuses_what_was_changed(changed: str) -> None:
-    secret, body = Secret(new_secret(), NOW), b'{"type":"a.b"}'
-    sent = headers([secret], body)
-    sent |= {"id": {"webhook-id": "msg_2"}, "timestamp": {"webhook-timestamp": str(int(time.time()) - 1)}}.get(
-        changed, {}
-    )
-    verifier = Webhook(new_secret() if changed == "secret" else secret.text)
-    with pytest.raises(WebhookVerificationError):
-        verifier.verify(b'{"type":"a.c"}' if changed == "body" else body, sent)
-
-
 def test_while_a_secret_is_rotated_receivers_may_have_either() -> None:
     old = [Secret(new_secret(), NOW - HOUR_MS)]
     both = rotate(old, new_secret(), NOW, HOUR_MS)

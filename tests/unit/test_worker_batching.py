@@ -176,10 +176,3 @@ def test_adaptive_needs_a_target() -> None:
     with pytest.raises(SettingsError, match=r"^STREAMFLEET_TARGET_LATENCY_MS is not set: adaptive batching needs"):
         settings.load(WorkerSettings, batching="adaptive")
     assert settings.load(WorkerSettings, batching="adaptive", target_latency_ms=5).target_latency_ms == 5
-
-
-def test_the_target_goes_by_its_well_known_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TARGET_LATENCY_MS", "7")
-    assert settings.load(WorkerSettings).target_latency_ms == 7
-    monkeypatch.setenv("STREAMFLEET_TARGET_LATENCY_MS", "8")
-    assert settings.load(WorkerSettings).target_latency_ms == 8

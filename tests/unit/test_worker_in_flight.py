@@ -65,24 +65,6 @@ def admit(
     return None
 
 
-async def test_what_is_guessed_of_others_keeps_nothing_out() -> None:
-    in_flight, capacity = InFlight(), Capacity(8, 1_000)
-    for number in range(4):
-        in_flight.add(in_flight_request(number, demand=Demand(1, 500)))
-    assert admit(in_flight, 9, Demand(1, 600), capacity)
-    assert admit(in_flight, 10, Demand(1, 400), capacity)
-    assert not admit(in_flight, 11, Demand(1, 1), capacity)
-
-
-async def test_an_idle_engine_admits_one_however_large() -> None:
-    in_flight, capacity = InFlight(), Capacity(8, 1_000)
-    large = admit(in_flight, 1, Demand(1, 5_000), capacity)
-    assert large
-    assert not admit(in_flight, 2, Demand(1, 5_000), capacity)
-    in_flight.done(large)
-    assert admit(in_flight, 2, Demand(1, 5_000), capacity)
-
-
 async def test_nothing_passes_what_did_not_fit_until_there_is_room_for_it() -> None:
     in_flight, capacity = InFlight(), Capacity(8, 1_000)
     first, second = admit(in_flight, 1, Demand(1, 400), capacity), admit(in_flight, 2, Demand(1, 400), capacity)
@@ -95,14 +77,6 @@ async def test_nothing_passes_what_did_not_fit_until_there_is_room_for_it() -> N
     in_flight.done(first)
     assert admit(in_flight, 4, Demand(1, 50), capacity), "the large one is another worker's by now"
     assert in_flight.awaited_tokens == 0
-
-
-async def test_a_request_of_many_sequences_is_admitted_while_a_slot_is_free() -> None:
-    """A request that waits for a slot in the engine takes none from others; an engine emptied for it would idle."""
-    in_flight, capacity = InFlight(), Capacity(8)
-    assert admit(in_flight, 1, Demand(7, 0), capacity)
-    assert admit(in_flight, 2, Demand(8, 0), capacity)
-    assert not admit(in_flight, 3, Demand(1, 0), capacity)
 
 
 async def test_leaving_does_not_take_along_another_flight_of_an_equal_lease() -> None:
