@@ -131,13 +131,6 @@ async def redis() -> Any:
     await redis.mailbox.close()
 
 
-async def test_a_notified_result_is_asked_for_once(redis: Redis) -> None:
-    waiting = asyncio.create_task(redis.handle("r").result(timeout=10))
-    await redis.tell("r")
-    assert (await waiting).ok
-    assert redis.asked == [["r"]]
-
-
 async def test_a_result_that_comes_with_its_notification_is_not_asked_for(redis: Redis) -> None:
     waiting = [asyncio.create_task(redis.handle(name).result(timeout=10)) for name in ("r", "s")]
     await redis.tell("other")
@@ -451,20 +444,6 @@ async def test_what_is_enqueued_while_somebody_listens_is_not_asked_for(
     assert redis.rechecked == [["first"]]
     for task in (first, second):
         task.cancel()
-
-
-async def test_those_that_came_and_those_that_were_lost_are_given_together(redis: Redis) -> None:
-    arrivals = Arrivals(redis.mailbox)
-    arrivals.add([redis.handle(name) for name in ("lost", "come", "open")])
-    await asyncio.sleep(0)
-    redis.forgot.add("lost")
-    redis.ended.add("come")
-    await redis.away()
-    taken: list[Result | RequestLost] = []
-    while len(arrivals) > 1:
-        taken += await arrivals.take(5)
-    assert {each.id: isinstance(each, Result) for each in taken} == {"lost": False, "come": True}
-    arrivals.close()
 
 
 async def test_many_are_asked_for_together_and_counted(redis: Redis) -> None:

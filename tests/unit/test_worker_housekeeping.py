@@ -179,13 +179,6 @@ async def test_every_round_reclaims_and_goes_on_where_the_last_one_looked() -> N
     assert ledger.delayed_ms == 30_000
 
 
-async def test_every_round_runs_the_services(served: list[object]) -> None:
-    _, _, housekeeper = housekeeping()
-    for _ in range(2):
-        await housekeeper.tick()
-    assert served == [*SERVICES, *SERVICES]
-
-
 @pytest.mark.parametrize(
     ("entries", "number", "unbroken_ms", "turns"),
     [(1, 5, 9, 1), (1, 8, 9, 1), (0, 5, 9, 0), (0, 8, 9, IDLE_TURNS), (0, 5, 0, IDLE_TURNS)],

@@ -104,17 +104,6 @@ async def test_the_more_urgent_lane_goes_before_the_earlier_deadline() -> None:
     assert await filled(3, a=[(NORMAL, 1.0)] * 9, b=[(CRITICAL, 99.0)] * 2) == "bba"
 
 
-async def test_queues_take_by_turns_as_their_heads_change() -> None:
-    a = [(NORMAL, 1.0), (NORMAL, 3.0), (NORMAL, 5.0)]
-    b = [(NORMAL, 2.0), (NORMAL, 4.0), (NORMAL, 6.0)]
-    engine, turns = Engine(0), Turns()
-    queues = [Queue(engine, turns, "a", *a), Queue(engine, turns, "b", *b)]
-    for _ in range(6):  # one slot after the other is free
-        engine.room = 1
-        await asyncio.gather(*(queue.pull() for queue in queues))
-    assert "".join(engine.took) == "ababab"
-
-
 async def test_a_queue_that_waits_gets_the_share_of_its_lane() -> None:
     """As within one queue: low has 50 of 1,000 picks, so one in twenty."""
     engine, turns = Engine(0), Turns()
@@ -243,23 +232,6 @@ async def test_a_queue_whose_turn_took_nothing_comes_first_again_once_there_is_n
         engine.room = 1
         await asyncio.gather(first.pull(), second.pull())
     assert "".join(engine.took) == "bababa"
-
-
-async def test_a_puller_without_an_answer_holds_up_no_other_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HOLD_S", 0.01)
-    engine, turns = Engine(4), Turns()
-    stuck, other = Queue(engine, turns, "x", (CRITICAL, 0.0)), Queue(engine, turns, "a", (LOW, 9.0))
-    answer = asyncio.Event()
-
-    async def hang() -> None:
-        async with turns.turn(stuck):
-            await answer.wait()
-
-    hanging = asyncio.create_task(hang())
-    await asyncio.wait_for(other.run(), 5)
-    assert engine.took == ["a"]
-    answer.set()
-    await hanging
 
 
 async def test_a_puller_that_is_cancelled_while_it_waits_leaves_the_turns_whole() -> None:
