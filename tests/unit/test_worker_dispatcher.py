@@ -158,18 +158,6 @@ async def test_while_a_probe_runs_a_worker_goes_on() -> None:
         assert (made.dispatcher.fit, made.room.back) == (True, [])
 
 
-async def test_a_worker_whose_probe_fails_lets_go_of_all_it_holds() -> None:
-    async with rig(unready_failures=3) as made:
-        made.runs.fails_probes = False
-        held = in_flight_request(1)
-        await made.start(held)
-        await made.fail(3)
-        await eventually(lambda: made.runs.probes)
-        made.runs.probes[0].set_result(False)
-        await eventually(lambda: made.room.back == [held])
-        assert (made.dispatcher.fit, made.room.most) == (False, 0)
-
-
 async def test_one_probe_is_for_all_queues_of_an_engine() -> None:
     both = contained(3)
     async with rig(containment=both) as one, rig(containment=both) as other:
