@@ -166,11 +166,6 @@ WRONG: list[tuple[type[Group], dict[str, Any], str]] = [
         (EngineSettings, {"engine": "openai", "remote_busy": given}, "REMOTE_BUSY: must be HTTP statuses from 400 to")
         for given in ("200", "399", "600", "429, 5299")
     ),
-    (
-        GatewaySettings,
-        {"gateway_batches_open_per_tenant": BATCHES_KEPT + 1},
-        "GATEWAY_BATCHES_OPEN_PER_TENANT: ",
-    ),
 ]
 
 
