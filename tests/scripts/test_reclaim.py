@@ -8,6 +8,7 @@ import pytest
 
 from streamfleet.common.broker.housekeeping import Turn
 from streamfleet.common.broker.types import Reclaimed
+from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, Lane
 from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, PATIENCE, Queue, entry
@@ -173,6 +174,19 @@ async def test_a_lease_claimed_while_the_clock_was_set_back_for_a_moment_counts_
         assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(0, 0, 0)
         shifted_clock.shift(LEASE_MS + 1)
         assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(1, 0, 0)
+
+
+@fails_without("set back: staged where it was not yet")
+async def test_one_that_nobody_held_and_that_was_deleted_by_hand_is_counted_as_staged_too(queue: Queue) -> None:
+    """Its read seems to be from before the clock was set back for a moment."""
+    await queue.broker.reclaim(LEASE_MS, 3)
+    await queue.add("high", "1000-0")
+    await queue.hand_out()
+    await queue.age("high", "1000-0", NOBODY, 10 * LEASE_MS)
+    await queue.command("XDEL", queue.keys.lane("high"), "1000-0")
+    assert await queue.broker.reclaim(LEASE_MS, 3) == Reclaimed(0, 0, 0)
+    assert (await queue.dump())["counts"] == {"staged": "1", "vanished": "1"}
+    assert (await queue.broker.audit()).problems() == []
 
 
 @fails_without(

@@ -8,6 +8,8 @@ local CLOCK, LOOKED_AT = KEYS[SHARED + 1], 100
 local function restart(lane, worker, ids)
   local _, gone = stamp(lane, worker, ids)
   for _, id in ipairs(gone) do
+    -- @guard set back: staged where it was not yet
+    if worker == NOBODY then count_staged(lane, id) end
     remove_entry(lane, id)
     count('vanished')
   end
