@@ -21,10 +21,11 @@ LENGTH, PLAYED = 150, 100
 """Steps of a history, and those of them that the tests below have time for."""
 SEEDS = (*range(20), 21)
 """Together these notice each missing guard that only a history notices, within the steps that are played."""
-MENDED = (316710, 500385, 700299, 1000740, 880000066)
+MENDED = (316710, 500385, 700299, 1000740, 880000066, 5047, 5053, 944279)
 """Seeds of one that was deleted by hand while it waited with what it had generated, also on a full server; of one
-that is nearly late; of an id that is used again; and of one that is not taken for refused where another entry
-ended its id."""
+that is nearly late; of an id that is used again; of one that is not taken for refused where another entry ended its
+id; of one that goes first once another of its tenant has ended; of one that was deleted by hand while it ran; and of
+one that went first, and had ended."""
 TOO_EARLY = 67
 """A seed whose history shows that scripts leave no request to its home."""
 

@@ -490,9 +490,15 @@ class Model:
             dropped = [name for name in gone if self.entries[name].lane == lane and name not in theirs]
             for tenant in {self.entries[name].tenant for name in here}:  # the order within each
                 own = {name for name in here if self.entries[name].tenant == tenant}
-                mine = [name for name in taken if name in own and not self._goes_first(name, own, worker, now)]
+                waits, mine = own.difference(gone), []
+                for name in [name for name in taken if name in own]:
+                    mine += [] if self._goes_first(name, waits, worker, now) else [name]
+                    waits.discard(name)  # what was taken before has to run no more
                 self._check_taken(lane, [name for name in mine if name in theirs], left & theirs & own)
-                ended = [name for name in dropped if name in own]
+                ended = [
+                    name for name in dropped
+                    if name in own and not self._goes_first(name, waits | {name}, worker, now)
+                ]  # fmt: skip
                 self._check_taken(lane, [name for name in mine if name not in theirs], (left - theirs) & own, ended)
 
     def _check_taken(self, lane: str, names: list[str], left: set[str], dropped: Sequence[str] = ()) -> None:
