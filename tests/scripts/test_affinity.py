@@ -9,7 +9,7 @@ from typing import Any
 from streamfleet.common.broker.types import Home, Pulled, Role, TenantRule
 from streamfleet.worker.services.homes import keep_homes
 from streamfleet.worker.services.turn import take_turn
-from tests.scripts.harness import NOW, Queue, ids
+from tests.scripts.harness import NOW, PATIENCE, Queue, ids
 from tests.scripts.mutants import fails_without
 
 D = 1_000
@@ -167,6 +167,33 @@ async def test_a_tenant_at_its_limit_hides_nobodys_interrupted_request(queue: Qu
     assert ids((await queue.pull("w2", 1)).claims) == [f"{NOW}-300"]
     await queue.broker.set_tenant("a", TenantRule(1, 1))
     assert ids((await queue.pull("w3", 1)).claims) == [f"{NOW}-200"]
+
+
+async def test_a_pull_looks_at_a_bounded_number_of_interrupted_requests_whose_time_has_come(queue: Queue) -> None:
+    queue = queue.with_limits(lane_limit=1_000)
+    for number in range(700):
+        await queue.add("high", f"{NOW}-{number}", deadline=NOW + 60_000, body="{}")
+    leases = [claim.lease for _ in range(11) for claim in (await queue.pull("w1", 64)).claims]
+    kept = dict.fromkeys(leases, ("run", 3))
+    await queue.broker.release("w1", leases, gave_way=True, kept=kept, generated=dict.fromkeys(leases, 7))
+    queue = queue.at(NOW + 20_000)
+    assert len((await queue.pull("w2", 1)).claims) == 1
+    assert await queue.command("ZCARD", f"{queue.keys.ready('high')}:held") == 700 - 512
+
+
+async def test_the_first_deadline_of_a_tenant_is_no_later_than_what_was_looked_at(queue: Queue) -> None:
+    """One that waits for its home, and is due later, does not hide those that nobody has looked at yet."""
+    queue = queue.with_limits(lane_limit=2_000)
+    await meet(queue, "w1", "w2")
+    for number in range(1_100):
+        await queue.add("high", f"{NOW - PATIENCE + 1_000 + number}-0", tenant="b", body="{}")
+    await queue.add("high", f"{NOW - 5}-1", tenant="b", session="its", deadline=NOW + 2_900)
+    await queue.add("high", f"{NOW - 5}-2", tenant="b", deadline=NOW + 2_500)
+    while (await pull(queue, "w1", 0)).staged:
+        pass
+    await queue.command("ZADD", f"{queue.keys.ready('high')}:late", NOW, "b")
+    await queue.pull("w3", 1)
+    assert float(await queue.command("ZSCORE", f"{queue.keys.ready('high')}:late", "b")) <= NOW + 2_500
 
 
 async def test_a_session_is_known_by_the_beginning_of_its_name(queue: Queue) -> None:

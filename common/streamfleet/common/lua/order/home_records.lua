@@ -12,7 +12,7 @@ local records, loads, moves, changed = {}, {}, {}, {}
 local function digest(kind, text) return kind .. string.sub(redis.sha1hex(text), 1, 16) end
 
 -- A name of one tenant. No name that a client accepts is longer; by XADD one may have megabytes.
-local function own_name(tenant, name) return string.sub(tenant, 1, 256) .. '\0' .. string.sub(name, 1, 256) end
+local function own_name(tenant, kind, name) return string.sub(tenant, 1, 256) .. '\0' .. kind .. string.sub(name, 1, 256) end
 
 -- The beginning of the prompt, as the body spells it; nil for a short one.
 local function beginning(body)
@@ -33,7 +33,7 @@ local function names_of(fields)
     elseif name == 'body' then body = value end
   end
   local part = beginning(body)
-  return session ~= '' and digest('s', own_name(tenant, session)) or nil, part and digest('p', own_name(tenant, '') .. part)
+  return session ~= '' and digest('s', own_name(tenant, '', session)) or nil, part and digest('p', own_name(tenant, '', '') .. part)
 end
 
 local function record_of(name)
@@ -50,7 +50,7 @@ end
 -- The ms by which a turn goes ahead: the age of its program when it came, but at most half of its time to its rank, so
 -- that close deadlines of others go first. A session is a program, too. The record's `level` is the first arrival.
 function h.lead(tenant, session, program, arrived, rank)
-  local name = digest('f', program ~= '' and 'p' .. own_name(tenant, program) or 's' .. own_name(tenant, session))
+  local name = digest('f', program ~= '' and own_name(tenant, 'p', program) or own_name(tenant, 's', session))
   local record = record_of(name)
   if record.level == 0 or arrived < record.level then record.level = arrived end
   record.last, changed[name] = now_ms(), true

@@ -230,7 +230,7 @@ end
 
 -- Looks at what was interrupted. If the time of an entry has come, it waits for nobody; else for this worker or another.
 local function look_at_held()
-  local more = o.counts[P.lane].held > 0
+  local more, looked = o.counts[P.lane].held > 0, 0
   P.held, P.held_mine = {nil}, {nil}
   repeat
     local flat, some = more and call('ZRANGE', o.key(P.lane, ':held'), #P.held, #P.held + SCAN - 1, 'WITHSCORES') or NONE, {nil}
@@ -252,7 +252,8 @@ local function look_at_held()
     o.write()
     t = sharing()
     P.shared = t and o.shares(P.lane)
-    local runs, full = false, #flat == 2 * SCAN and #P.held + #some < 16 * SCAN
+    looked = looked + #flat - #some   -- what changes its place counts twice
+    local runs, full = false, #flat == 2 * SCAN and looked < 16 * SCAN
     for i = 1, #some do
       local row = row_of('held', some[i][1], some[i][2])
       P.held[#P.held + 1] = row
@@ -310,7 +311,7 @@ local function late_rows(name, since)
     local here, at, more, flat = 0, 0, true, nil
     while more do
       flat = call('ZRANGEBYSCORE', key, from, 'inf', 'WITHSCORES', 'LIMIT', at, SCAN)
-      at, P.looked = at + SCAN, P.looked + SCAN
+      at, P.looked = at + SCAN, P.looked + #flat / 2
       for i = 1, #flat, 2 do
         local rank = tonumber(flat[i + 1])
         if rank > most then
@@ -354,7 +355,7 @@ local function nearly_late()
       local name = rows[i]
       if not known[name] then
         local found, beyond = late_rows(name, tonumber(rows[i + 1]))
-        local first = found[1] and found[1].rank or beyond
+        local first = math.min(found[1] and found[1].rank or beyond, beyond)
         known[name] = found
         -- @guard order: deadlines that have passed are left to the housekeeping
         if tonumber(rows[i + 1]) <= now_ms() and name ~= '' then call('ZADD', o.key(P.lane, ':past'), 'LT', rows[i + 1], name) end
