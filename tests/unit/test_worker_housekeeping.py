@@ -14,7 +14,7 @@ import pytest
 from streamfleet.common.broker.housekeeping import ExpiryScan, Turn
 from streamfleet.common.broker.reconciling import PARTS, Damage
 from streamfleet.common.broker.types import Pulled, Reclaimed, Role
-from streamfleet.common.errors import BrokerUnavailable
+from streamfleet.common.errors import BrokerOutOfMemory, BrokerUnavailable
 from streamfleet.common.keys import Keys
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.protocol import Lane
@@ -40,6 +40,7 @@ class Ledger(Broker):
         self._clock = clock
         self.keys = Keys("q")
         self.fields: dict[str, str] = {}
+        self.full = False
         self.away_s = 0.0
         self.scripts_back_at = 0.0
         self.reclaimed_at: list[float] = []
@@ -105,6 +106,8 @@ class Ledger(Broker):
         (verb, _, *words) = commands[0]
         if verb == "HMGET":
             return [[self.fields[word].encode() if word in self.fields else None for word in words]]
+        if self.full:
+            raise BrokerOutOfMemory("OOM command not allowed")
         self.fields |= zip(words[::2], words[1::2], strict=True)
         return [0]
 
@@ -485,7 +488,15 @@ async def test_lanes_are_made_anew_for_a_part_of_each_second_and_not_again_and_a
     assert all(later - earlier >= AGAIN_TURNS for earlier, later in pairwise(ledger.begun))
 
 
-@pytest.mark.parametrize("known", [{}, {"examined": "nowhere 5-1", "swept": "delayed go on"}, {"examined": "high"}])
+@pytest.mark.parametrize(
+    "known",
+    [
+        {},
+        {"examined": "nowhere 5-1", "swept": "delayed go on"},
+        {"examined": "high 5", "swept": "delayed 5-3"},
+        {"examined": f"low {10**19}-1", "swept": f"tries {10**20}"},
+    ],
+)
 async def test_who_has_the_next_turn_looks_for_damage_where_the_last_one_stopped(known: dict[str, str]) -> None:
     clock = HandClock()
     ledger = Looking(clock)
@@ -494,6 +505,20 @@ async def test_who_has_the_next_turn_looks_for_damage_where_the_last_one_stopped
         await Mender(ledger, clock).tick(number)
     assert ledger.examined == [*(("critical", place) for place in range(10)), *(("high", place) for place in range(9))]
     assert ledger.swept == [(part, cursor) for part in PARTS for cursor in ("", "5")][:7]
+
+
+async def test_on_a_full_server_a_worker_goes_on_where_it_stopped_itself() -> None:
+    clock = HandClock()
+    ledger = Looking(clock)
+    ledger.full = True
+    mender = Mender(ledger, clock)
+    for number in range(2):
+        await mender.tick(number)
+    assert ledger.examined == [("critical", place) for place in range(6)]
+    ledger.full = False
+    for number in range(2, 4):
+        await Mender(ledger, clock).tick(number)
+    assert ledger.examined[6:] == [("critical", place) for place in range(6)], "nothing was kept before"
 
 
 class Looking(Ledger):

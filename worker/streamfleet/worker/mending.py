@@ -7,7 +7,6 @@ so that whoever has the next turn goes on.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 
@@ -33,7 +32,8 @@ AGAIN_TURNS = 5
 EXAMINED, SWEPT, BEGUN = "examined", "swept", "begun:"
 """Fields of the hash `clock`: where examining and sweeping go on; and before a lane, the turn in which it was begun."""
 FIELDS = (EXAMINED, SWEPT, *(BEGUN + lane for lane in LANES))
-PLACE = re.compile(r"(\S+) ((?:\d+(?:-\d+)?)?)")
+CURSOR, STREAM_ID = re.compile(r"[0-9]{0,18}"), re.compile(r"(?:[0-9]{1,18}-[0-9]{1,18})?")
+"""What Redis takes as a cursor of `HSCAN`, and as an id; hands may have written anything."""
 
 
 class Mender:
@@ -48,6 +48,7 @@ class Mender:
         self._broker, self._clock = broker, clock
         self._number = 0
         self._known: dict[str, str] = {}
+        self._unkept: dict[str, str] = {}
 
     async def mend_types(self, *, sets: bool = False) -> None:
         """Delete keys of another type that can be made anew: no script works with them. `sets`: those of labels too."""
@@ -66,9 +67,8 @@ class Mender:
         ends = self._clock.monotonic() + BUSY_S
         (known,) = await self._broker.ask(("HMGET", self._broker.keys.clock, *FIELDS))
         self._number = number
-        self._known = {
-            field: (value or b"").decode(errors="replace") for field, value in zip(FIELDS, known, strict=True)
-        }
+        kept = {field: (value or b"").decode(errors="replace") for field, value in zip(FIELDS, known, strict=True)}
+        self._known = kept | self._unkept
         counted = COUNTED[number % len(COUNTED)]
         found = await self._broker.compare(counted, True, counters="" if counted else "streams")
         mending = [lane for lane in LANES if Damage("mending", lane) in found]
@@ -89,7 +89,7 @@ class Mender:
 
     async def _begin(self, lane: Lane, reason: str) -> bool:
         begun = self._known[BEGUN + lane]
-        if begun.isdecimal() and abs(self._number - int(begun)) < AGAIN_TURNS:
+        if begun and CURSOR.fullmatch(begun) and abs(self._number - int(begun)) < AGAIN_TURNS:
             return False
         await self._note({BEGUN + lane: str(self._number)})
         log.warning("lane_is_made_anew", lane=lane, reason=reason)
@@ -116,10 +116,15 @@ class Mender:
         await self._note({EXAMINED: f"{lane} {after}", SWEPT: f"{part} {cursor}"})
 
     async def _note(self, fields: dict[str, str]) -> None:
-        """Keep fields for the next turn. A full server forgets them, and is mended all the same."""
+        """Keep fields for the next turn; what a full server does not take, for this worker's next turn."""
+        self._known |= fields
         words = [word for item in fields.items() for word in item]
-        with contextlib.suppress(BrokerOutOfMemory):
+        try:
             await self._broker.ask(("HSET", self._broker.keys.clock, *words))
+        except BrokerOutOfMemory:
+            self._unkept |= fields
+        else:
+            self._unkept = {}
 
     async def _sweep_all(self, part: str, ends: float) -> None:
         cursor, first = "", True
@@ -130,8 +135,9 @@ class Mender:
 
 def _place(known: str, names: Sequence[str]) -> tuple[str, str]:
     """Name and cursor where to go on: the first name's beginning, if nothing is known or hands wrote something else."""
-    found = PLACE.fullmatch(known)
-    return (found[1], found[2]) if found and found[1] in names else (names[0], "")
+    name, _, cursor = known.partition(" ")
+    kind = STREAM_ID if name in LANES else CURSOR
+    return (name, cursor) if name in names and kind.fullmatch(cursor) else (names[0], "")
 
 
 def _next(name: str, names: Sequence[str]) -> str:
