@@ -109,8 +109,8 @@ no series before the first throughput, which takes a second with a backlog, nor 
 
 ## The exporter
 
-One look at the queue, of about 110 commands however long it is, serves all who ask within 5 s. Without an answer of
-Redis within 5 s, `streamfleet_exporter_up` is 0, there is no series of the queue, and `/readyz` has the reason.
+One look at the queue, of about 110 commands however long it is (two more a tenant with a limit), serves all who ask
+within 5 s. Without an answer of Redis within 5 s, `streamfleet_exporter_up` is 0, there is no series of the queue, and `/readyz` has the reason.
 """  # noqa: E501 - a query or a row of a table is one line
 VALUES: tuple[tuple[str, Iterable[str]], ...] = (
     ("`lane`", LANES),

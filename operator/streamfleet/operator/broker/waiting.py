@@ -13,13 +13,13 @@ from typing import Any
 from streamfleet.common.broker.base import BrokerBase
 from streamfleet.common.broker.types import Labelled
 from streamfleet.common.protocol import LANES, Lane
-from streamfleet.common.replies import first_score, labelled_lanes, ranked_member, ready_entries
+from streamfleet.common.replies import first_score, labelled_lanes, mapping, ranked_member, ready_entries, tenant_rule
 from streamfleet.operator.broker.audit import PLACES, Ranked, places
 
 MOST_SETS = 64
 """Largest number of tenants, and of homes, whose sets are read in a lane."""
-MOST_TENANTS = 2_000
-"""Largest number of tenants not in turn that are looked for."""
+MOST_LIMITED = 500
+"""Largest number of tenants with a limit that are looked for in a lane where they are not in turn."""
 STEPS = 5
 """Parts into which the ranks between two rows of a set are divided."""
 Rows = Sequence[tuple[str, int]]
@@ -140,17 +140,18 @@ class WaitingBroker(BrokerBase):
             words.append(("ZRANGE", self._set(lane, b":firsts"), 0, MOST_SETS - 1))
             words.append(("ZRANGEBYSCORE", self.keys.turns(lane), 0, "+inf", "LIMIT", 0, MOST_SETS))
             words.append(("ZRANGE", self._set(lane, b":late"), 0, MOST_SETS - 1))
-        # A tenant at its limit has a score below 0 in a lane where it runs, and perhaps none where it only waits.
-        below_0 = ("-inf", "(0", "LIMIT", 0, MOST_TENANTS)
-        words += [("ZRANGEBYSCORE", self.keys.turns(lane), *below_0) for lane in LANES]
-        replies = await self._look_all(words)
+        *replies, rules = await self._look_all([*words, ("HGETALL", self.keys.tenants)])
         found = {lane: _Names(*replies[3 * at : 3 * at + 3]) for at, lane in enumerate(counts)}
-        others = [*dict.fromkeys(chain.from_iterable(replies[3 * len(counts) :]))][:MOST_TENANTS]
+        limited = [
+            name
+            for name, value in mapping(rules).items()
+            if tenant_rule(value.decode(errors="replace")).max_running is not None
+        ]
         asked = [
             (lane, name)
             for lane, names in found.items()
             if counts[lane].shared and len(names.turns) < MOST_SETS
-            for name in others
+            for name in limited[:MOST_LIMITED]
             if name not in names.turns
         ]
         sets = await self._some([("EXISTS", *self._sets_of(*each)) for each in asked])
