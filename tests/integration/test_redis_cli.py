@@ -103,6 +103,11 @@ def test_one_that_waits_runs_and_is_answered(section: Section, raw: redis.Redis,
         assert waits["next"].splitlines()[2 * int(number) - 2] == member, "its place is that in the order"
         assert int(number) == 2, "o-1 runs, and o-2 is before it"
         assert waits["held"].splitlines() == ["1", first, first, "w1", "1"]
+        eventually_blocking(
+            lambda: "oldest_held_ms" in section.tell(name, "workers")["workers"], WITHIN_S, "since when"
+        )
+        told = json.loads(pairs(section.tell(name)["workers"])["w1"])
+        assert int(at.partition("-")[0]) <= told["oldest_held_ms"] <= raw.time()[0] * 1000 + 1000
         for other in ("o-1", "o-2"):
             assert streamfleet(redis_url, "cancel", other).returncode == 0
         eventually_blocking(lambda: section.tell(name, "runs")["runs"], WITHIN_S, "it runs")
@@ -110,11 +115,6 @@ def test_one_that_waits_runs_and_is_answered(section: Section, raw: redis.Redis,
         entry, where, renewed_ms, attempt = runs["runs"].splitlines()
         assert (entry, where, attempt, runs["place"]) == (at, "w1", "1", "")
         assert int(renewed_ms) < WITHIN_S * 1000
-        eventually_blocking(
-            lambda: "oldest_held_ms" in section.tell(name, "workers")["workers"], WITHIN_S, "since when"
-        )
-        told = json.loads(pairs(section.tell(name)["workers"])["w1"])
-        assert int(at.partition("-")[0]) <= told["oldest_held_ms"] <= raw.time()[0] * 1000 + 1000
         eventually_blocking(lambda: section.tell(name, "result")["result"], WITHIN_S, "it is answered")
     done = section.tell(name)
     assert pairs(done["result"])["status"] == "succeeded"
