@@ -69,10 +69,11 @@ class Notified:
 
 @dataclass(frozen=True)
 class Exit:
-    """A worker process that ended; `code` negative for a signal."""
+    """A worker process that ended at `at_ms`; `code` negative for a signal."""
 
     worker: str
     code: int
+    at_ms: int = 0
 
 
 @dataclass
@@ -251,7 +252,7 @@ def _read_life(line: dict[str, Any], history: History) -> None:
         case "ready":
             history.ready.add(line["worker"])
         case "exit":
-            history.exits.append(Exit(line["worker"], line["code"]))
+            history.exits.append(Exit(line["worker"], line["code"], line["at"]))
 
 
 def _read_producer(path: Path, history: History) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tests.fault.history import Accepted, Execution, History
+from tests.fault.history import STEP_MS, Accepted, Execution, Exit, History
 from tests.fault.plan import ALLOWED, Kind
 
 FREEZING = frozenset({"stop", "point_stop", "point_stall", "cut", "delay", "black_hole", "swallow"})
@@ -298,7 +298,7 @@ def workers_end_as_planned(history: History) -> Iterator[Violation]:
             0: asked,
             KILLED: bool(touched & DEADLY) or "poison" in marked,
             # Started while its file and the server differ. One that was let in before waits.
-            REFUSED: end.worker not in history.ready and _while_away(history, end.worker),
+            REFUSED: end.worker not in history.ready and _while_away(history, end),
             ENGINE_FAILED: failed,
             LOOP_HUNG: "point_stall" in touched,
             # On its way out already, nobody is left in it who could hear the signal.
@@ -312,9 +312,10 @@ def workers_end_as_planned(history: History) -> Iterator[Violation]:
         yield Violation("orphan", "", f"left over: {process}")
 
 
-def _while_away(history: History, worker: str) -> bool:
-    started = history.started.get(worker, 0)
-    return history.back(started) > started or history.undone(started)  # a restored server has its users a moment later
+def _while_away(history: History, end: Exit) -> bool:
+    started = history.started.get(end.worker, 0)
+    away = any(began - STEP_MS <= max(started, end.at_ms) and started < over for began, over in history.outages)
+    return away or history.undone(started)  # a restored server has its users a moment later
 
 
 def changed_passwords_were_met(history: History) -> Iterator[Violation]:

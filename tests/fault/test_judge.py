@@ -393,6 +393,16 @@ def test_a_worker_that_starts_with_a_password_of_before_may_be_refused(while_: s
     assert [violation.kind for violation in judge(history).violations] == ["exit"]
 
 
+def test_a_worker_that_has_not_got_in_as_redis_ends_may_be_refused_as_it_comes_back() -> None:
+    history = good_history()
+    history.outages = [(BEGAN + 3_000, BEGAN + 5_000)]
+    history.started["w9"] = BEGAN
+    history.exits.append(Exit("w9", 2, BEGAN + 1_000))
+    assert [violation.kind for violation in judge(history).violations] == ["exit"]
+    history.exits[-1] = Exit("w9", 2, BEGAN + 4_900)
+    assert judge(history).violations == []
+
+
 def test_a_time_of_redis_is_looked_for_in_every_stretch_of_its_clock() -> None:
     history = History()
     assert history.moments(BEGAN) == [BEGAN]
