@@ -196,6 +196,20 @@ async def test_the_first_deadline_of_a_tenant_is_no_later_than_what_was_looked_a
     assert float(await queue.command("ZSCORE", f"{queue.keys.ready('high')}:late", "b")) <= NOW + 2_500
 
 
+@fails_without("order: what has lost one of its two sets is found in the other")
+async def test_what_lost_the_set_of_its_tenant_is_taken_once(queue: Queue) -> None:
+    """A sweep of tickets finds it before its lane is made anew, and it gets another home."""
+    await meet(queue, "w1", "w2")
+    await queue.add("high", f"{NOW}-1", tenant="a", session="first")
+    await pull(queue, "w1", 0)
+    await queue.command("DEL", f"{queue.keys.ready('high')}:th:a")
+    await queue.command("ZADD", queue.keys.loads, 1_000, "1")
+    await queue.broker.sweep("tickets", "", mend=True)
+    taken = [claims for worker in ("w1", "w2") if (claims := await take(queue, worker))]
+    assert taken == [[f"{NOW}-1"]]
+    assert (await queue.broker.audit()).problems() == []
+
+
 async def test_a_session_is_known_by_the_beginning_of_its_name(queue: Queue) -> None:
     """A plain XADD may name one by megabytes, which take long to read."""
     queue = queue.with_limits(rank_by_program="on")

@@ -123,6 +123,8 @@ function o.find(lane, id, fields)
     if rank then return rank, 'h', name, home, {o.key(lane, ':h:', home), member} end
   elseif name then
     rank = call('ZSCORE', o.key(lane, ':th:', name), member .. size .. ' ' .. home)
+    -- @guard order: what has lost one of its two sets is found in the other
+    if not rank then rank = call('ZSCORE', o.key(lane, ':ht:', home), member .. size .. ' ' .. name) end
     if rank then
       return rank, 'b', name, home, {o.key(lane, ':th:', name), member .. size .. ' ' .. home, o.key(lane, ':ht:', home), member .. size .. ' ' .. name}
     end
