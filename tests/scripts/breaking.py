@@ -355,7 +355,7 @@ LABELLED: dict[str, tuple[set[str], Break]] = {
     "nothing": (set(), lambda scene: scene.command("PING")),
     "ready deleted": ({"nowhere"}, delete("ready:high")),
     "of a tenant deleted": ({"nowhere", MISCOUNTED}, delete(label_set("t:t1"))),
-    "homed of a tenant deleted": ({"nowhere", "odd", MISCOUNTED}, delete(label_set("th:t1"))),
+    "homed of a tenant deleted": ({"misplaced"}, delete(label_set("th:t1"))),
     "with a tenant of a home deleted": ({"misplaced"}, delete(label_set("ht:2"))),
     "sets of both deleted": (
         {"nowhere", "odd", MISCOUNTED},
@@ -436,10 +436,7 @@ LABELLED: dict[str, tuple[set[str], Break]] = {
     "late too late": ({"misplaced"}, in_sets(("ZADD", ":late", 9e15, "t1"))),
     "firsts wrong": ({"misplaced"}, in_sets(("ZADD", ":firsts", 5, 1))),
     "of a tenant of another type": ({"nowhere", "wrong_type", MISCOUNTED}, overwrite(label_set("t:t1"))),
-    "homed of a tenant of another type": (
-        {"nowhere", "odd", "wrong_type", MISCOUNTED},
-        overwrite(label_set("th:t1")),
-    ),
+    "homed of a tenant of another type": ({"misplaced", "wrong_type"}, overwrite(label_set("th:t1"))),
     "of a home of another type": (
         {"nowhere", "odd", "wrong_type", MISCOUNTED},
         overwrite(label_set("h:1")),
