@@ -510,15 +510,48 @@ async def test_who_has_the_next_turn_looks_for_damage_where_the_last_one_stopped
 async def test_on_a_full_server_a_worker_goes_on_where_it_stopped_itself() -> None:
     clock = HandClock()
     ledger = Looking(clock)
-    ledger.full = True
-    mender = Mender(ledger, clock)
-    for number in range(2):
-        await mender.tick(number)
-    assert ledger.examined == [("critical", place) for place in range(6)]
-    ledger.full = False
-    for number in range(2, 4):
-        await Mender(ledger, clock).tick(number)
-    assert ledger.examined[6:] == [("critical", place) for place in range(6)], "nothing was kept before"
+    one, other = Mender(ledger, clock), Mender(ledger, clock)
+    begun_at = []
+    for ledger.full, mender in (
+        [(True, one)] * 2 + [(True, other), (False, one)] + [(False, other)] * 2 + [(False, one)]
+    ):
+        ledger.examined.clear()
+        await mender.tick(0)
+        begun_at.append(ledger.examined[0])
+    assert begun_at == [("critical", place) for place in (0, 3, 0, 6, 3, 6, 9)]
+
+
+async def test_a_lane_is_begun_once_in_a_turn() -> None:
+    """An examination finds damage in it, too, as it has just been made anew."""
+    ledger = Twice(HandClock())
+    ledger.fields |= {"examined": "high ", "begun:high": "9" * 5_000}
+    await Mender(ledger, HandClock()).tick(7)
+    assert ledger.begun == ["high"]
+    assert ledger.examined == ["high"]
+
+
+class Twice(Ledger):
+    """A broker of a lane that differs, which one call makes anew, and whose examination finds damage."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(clock)
+        self.begun: list[str] = []
+        self.examined: list[str] = []
+
+    async def compare(
+        self, lane: Lane | None, mend: bool, labels: Sequence[bytes] = (), counters: str = ""
+    ) -> list[Damage]:
+        return [Damage("differs", "high")]
+
+    async def begin(self, lane: Lane, labels: Sequence[bytes] = ()) -> None:
+        self.begun.append(lane)
+
+    async def go_on(self, lane: Lane) -> tuple[str, list[Damage]]:
+        return "", []
+
+    async def examine(self, lane: Lane, after: str, mend: bool) -> tuple[str, list[Damage]]:
+        self.examined.append(lane)
+        return "", [Damage("nowhere", "high:1-1")]
 
 
 class Looking(Ledger):

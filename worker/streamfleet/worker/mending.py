@@ -33,7 +33,7 @@ EXAMINED, SWEPT, BEGUN = "examined", "swept", "begun:"
 """Fields of the hash `clock`: where examining and sweeping go on; and before a lane, the turn in which it was begun."""
 FIELDS = (EXAMINED, SWEPT, *(BEGUN + lane for lane in LANES))
 CURSOR, STREAM_ID = re.compile(r"[0-9]{0,18}"), re.compile(r"(?:[0-9]{1,18}-[0-9]{1,18})?")
-"""What Redis takes as a cursor of `HSCAN`, and as an id; hands may have written anything."""
+"""Patterns of a cursor of `HSCAN` and of a stream id that Redis takes; users may have written anything by hand."""
 
 
 class Mender:
@@ -89,7 +89,7 @@ class Mender:
 
     async def _begin(self, lane: Lane, reason: str) -> bool:
         begun = self._known[BEGUN + lane]
-        if begun and CURSOR.fullmatch(begun) and abs(self._number - int(begun)) < AGAIN_TURNS:
+        if begun.isdecimal() and len(begun) < 18 and abs(self._number - int(begun)) < AGAIN_TURNS:
             return False
         await self._note({BEGUN + lane: str(self._number)})
         log.warning("lane_is_made_anew", lane=lane, reason=reason)
@@ -134,10 +134,10 @@ class Mender:
 
 
 def _place(known: str, names: Sequence[str]) -> tuple[str, str]:
-    """Name and cursor where to go on: the first name's beginning, if nothing is known or hands wrote something else."""
+    """Name and cursor where to go on: the beginning of the first name, unless `known` has a valid place."""
     name, _, cursor = known.partition(" ")
-    kind = STREAM_ID if name in LANES else CURSOR
-    return (name, cursor) if name in names and kind.fullmatch(cursor) else (names[0], "")
+    pattern = STREAM_ID if name in LANES else CURSOR
+    return (name, cursor) if name in names and pattern.fullmatch(cursor) else (names[0], "")
 
 
 def _next(name: str, names: Sequence[str]) -> str:
