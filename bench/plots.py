@@ -51,7 +51,7 @@ RULES = {
     "savefig.pad_inches": 0.12,
 }
 COLORS = {ALONE: PEER, RESERVE: OURS, SPLIT: THIRD, ORDER: OTHER}
-"""Of the contenders of `goodput_first_token`."""
+"""Colours of the ways that `goodput_first_token` compares."""
 
 
 @contextmanager

@@ -198,7 +198,7 @@ class Damaged:
         held.remove(lease)
 
     async def _keep_house(self) -> None:
-        """What another worker's housekeeper does in each turn; a part that is refused is done in the next."""
+        """Take one turn of the housekeeping, as another worker each time; the next turn does a part that is refused."""
         mender = Mender(self.queue.broker, self.clock)
         await mender.mend_types()
         await self.queue.command("DEL", self.queue.keys.maintain)

@@ -182,7 +182,7 @@ async def test_a_pull_looks_at_a_bounded_number_of_interrupted_requests_whose_ti
 
 
 async def test_the_first_deadline_of_a_tenant_is_no_later_than_what_was_looked_at(queue: Queue) -> None:
-    """One that waits for its home, and is due later, does not hide those that nobody has looked at yet."""
+    """A later deadline of a request that waits for its home hides no sooner one that no pull has looked at yet."""
     queue = queue.with_limits(lane_limit=2_000)
     await meet(queue, "w1", "w2")
     for number in range(1_100):

@@ -88,7 +88,7 @@ async def test_asked_twice_it_is_requeued_once_and_says_the_same(queue: Queue) -
 async def test_a_letter_that_was_purged_was_not_requeued_though_its_id_is_known(queue: Queue) -> None:
     (accepted,) = await queue.broker.enqueue([submission("r1")])
     async with queue.unchanged():
-        # Of the entry that the record names, in whatever millisecond; and of another, later than what the record names.
+        # A result of the entry that the record names, in any millisecond; and one of another entry, later than that.
         for letter, former in (("1-1", accepted.entry), ("9999999999999-0", "high:1-1")):
             assert await again(queue, letter, "r1", Lane.HIGH, [b"x", b"y"], entry=former) is None
 

@@ -10,6 +10,7 @@ import pytest
 
 from streamfleet.common.broker.types import EntryState, Submission, TenantRule
 from streamfleet.common.protocol import Lane
+from streamfleet.operator.broker import waiting
 from streamfleet.operator.request_location import trace
 from streamfleet.operator.snapshot import read_queue, take_snapshot
 from streamfleet.operator.tenants import read_tenants
@@ -113,8 +114,13 @@ async def test_who_is_at_its_limit_or_was_interrupted_is_seen_too(queue: Queue, 
     assert [entry for entry, _ in (await broker.next_ready(9))[Lane.HIGH]] == [f"{NOW}-{at}" for at in (4, 1, 5, 2, 3)]
 
 
-async def test_of_a_tenant_at_its_limit_alone_the_first_rank_is_told(queue: Queue) -> None:
-    await queue.broker.set_tenant("full", TenantRule(1.0, 1))
+async def test_of_a_tenant_at_its_limit_alone_the_first_rank_is_told(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One name is looked for at most, and that of a tenant without a limit is none of them."""
+    monkeypatch.setattr(waiting, "MOST_LIMITED", 1)
+    for tenant, rule in (("heavy", TenantRule(2.0)), ("full", TenantRule(1.0, 1)), ("later", TenantRule(1.0, 1))):
+        await queue.broker.set_tenant(tenant, rule)
     for at in range(3):
         await queue.add("high", f"{NOW}-{at}", tenant="full")
     await queue.pull("w1", 1)

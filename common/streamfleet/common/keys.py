@@ -101,8 +101,8 @@ ORIGINS = {
     "result": Origin(
         "hash",
         "",
-        "the answer; a client that waits gets `dead`, code `vanished`, after a minute, or if its role may not end "
-        "requests, after `audit --repair`",
+        "the answer; a client that waits gets `dead`, code `vanished`, after a minute; if its role may not end "
+        "requests, it gets that after `audit --repair`",
         UNTIL,
     ),
     "request": Origin("string", "", "that its id is taken: sent again, it runs twice", UNTIL),
