@@ -194,8 +194,9 @@ async def test_a_name_that_has_been_silent_for_long_is_free_at_once(fleet: Fleet
 async def test_a_description_written_by_hand_keeps_a_worker_for_a_while_only(fleet: Fleet) -> None:
     descriptions = ("{}", '{"seen_ms": "x"}', '{"seen_ms": NaN}', "[", '{"seen_ms": 9e15}')
     written = {f"w{number}": description for number, description in enumerate(descriptions)}
-    await fleet.redis.hset("{default}:workers", mapping=written)
-    workers = [fleet.start(name) for name in written]
+    for name, description in written.items():  # a queue each, because the housekeeping of another worker mends them
+        await fleet.redis.hset(f"{{{name}}}:workers", name, description)
+    workers = [fleet.start(name, queue=name) for name in written]
     for worker in workers:
         await worker.ready()
         assert worker.events("waiting_for_name"), written[worker.name]
