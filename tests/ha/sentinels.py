@@ -84,6 +84,10 @@ class SentinelDeployment:
         with asking(self.sentinels[0].port) as client:
             client.sentinel_failover(SERVICE)
 
+    def failovers(self) -> int:
+        """How often another node has become the master. A busy machine may have it happen unasked."""
+        return max(int(self._said(sentinel).get("config-epoch", 0)) for sentinel in self.sentinels)
+
     def replicas(self) -> list[RedisServer]:
         """The nodes that run and are no masters."""
         return [node for node in self.nodes if running(node) and info(node.port)["role"] == "slave"]
