@@ -44,6 +44,7 @@ Measure = Callable[[], float]
 class Row:
     """A verb, the number of its requests in a call, and the labels of its queue.
 
+    To add is to enqueue and to stage; to drain is to pull and to complete.
     A lone call comes after a pause, as calls of a fleet do: the server sleeps, and its caches are cold.
     """
 
@@ -66,6 +67,8 @@ ROWS = (
     *(Row(verb, 1, lone=True) for verb in ("enqueue", "pull", "renew", "complete", "retry_later")),
     *(Row(verb, 64) for verb in ("enqueue", "renew", "complete", "release", "retry_later")),
     *(Row("pull", number, labels) for labels in LABELS for number in (1, 8, 64)),
+    *(Row("add", 64, labels) for labels in LABELS),
+    *(Row("drain", 64, labels) for labels in LABELS),
     Row(FLEET, 200),
 )
 

@@ -73,10 +73,7 @@ class Side:
             await self._pull(min(AT_ONCE, more))
         self._there -= len(self._leases)
         while self._leases:
-            worker = self._leases[0][0]
-            mine = [each for each in self._leases if each[0] == worker][:AT_ONCE]
-            await self._broker.complete(worker, [_done(lease) for _, lease in mine])
-            self._leases = [each for each in self._leases if each not in mine]
+            await self._complete()
         while self._there < self._depth:
             await self._broker.enqueue(self._some(min(AT_ONCE, self._depth - self._there)))
         while (await self._broker.pull("w0", 0, stage_entries=1_000)).staged:
@@ -85,8 +82,9 @@ class Side:
     async def calls(self, verb: str, number: int, calls: int) -> list[Callable[[], Awaitable[object]]]:
         """Calls of a verb, each of so many requests, with all that they need prepared."""
         broker = self._broker
-        if verb == "pull":
-            return [partial(self._pull, number)] * calls
+        of_several = {"pull": self._pull, "add": self._add, "drain": self._drain}
+        if verb in of_several:
+            return [partial(of_several[verb], number)] * calls
         if verb in WITHOUT_REQUESTS:
             owner = self if verb == "keep_house" else broker
             return [partial(getattr(owner, verb), *WITHOUT_REQUESTS[verb])] * calls
@@ -117,6 +115,22 @@ class Side:
             "retry_later": lambda part: ([Retry(lease, 0, ERROR) for lease in part], 1_000),
         }
         return [partial(getattr(self._broker, verb), "w0", *told[verb](part)) for part in parts]
+
+    async def _complete(self) -> None:
+        """End what the first worker holds, up to so many at once."""
+        worker = self._leases[0][0]
+        mine = [each for each in self._leases if each[0] == worker][:AT_ONCE]
+        await self._broker.complete(worker, [_done(lease) for _, lease in mine])
+        self._leases = [each for each in self._leases if each not in mine]
+
+    async def _add(self, number: int) -> None:
+        await self._broker.enqueue(self._some(number))
+        await self._broker.pull("w0", 0, stage_entries=1_000)
+
+    async def _drain(self, number: int) -> None:
+        await self._pull(number)
+        self._there -= len(self._leases)
+        await self._complete()
 
     async def keep_house(self) -> None:
         """A second of the housekeeping, without reclaiming and staging."""
