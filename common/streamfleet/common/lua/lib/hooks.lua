@@ -73,6 +73,16 @@ do
   function HOOKS.became_ready(lane, rows, back)
     if not queue_told then look_at_queue() end
     local add, n, more, shared = {'ZADD', ready_key(lane)}, 2, 0, ordering() and order().shares(lane)
+    local names = {nil}   -- of tenants; what is known of them is read at once
+    for i = 1, #rows do
+      if rows[i][7] and #rows[i][7] <= cfg.name_chars then names[#names + 1] = rows[i][7] end
+    end
+    local t = names[2] and tenants()
+    if t then
+      t.begin()
+      t.fetch_records(names)
+      t.load_turns(lane, names)
+    end
     for i = 1, #rows do
       local id, member, fields, bytes, deadline, _, tenant, session = unpack(rows[i], 1, 8)
       local rank, home, held, placed = rank_now(lane, id, deadline, fields), nil, nil, false

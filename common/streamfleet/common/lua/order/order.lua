@@ -65,7 +65,9 @@ function o.write()
   tickets = {nil}
   if next(bounds) then
     for key, some in pairs(bounds) do
-      for name, rank in pairs(some) do call('ZADD', key, 'LT', rank, name) end
+      local words, n = {nil, nil}, 0
+      for name, rank in pairs(some) do words[n + 1], words[n + 2], n = rank, name, n + 2 end
+      for i = 1, n, 400 do call('ZADD', key, 'LT', unpack(words, i, math.min(i + 399, n))) end
     end
     bounds = {}
   end
