@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import random
+from functools import partial
 from hashlib import sha1
 from typing import Any
 
 import pytest
 
-from streamfleet.common import jsontext
+from streamfleet.common import jsontext, scripts
 from streamfleet.common.numbers import output_limit
 from streamfleet.common.protocol import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, infer_endpoint
+from tests.scripts.conftest import open_queue
 from tests.scripts.harness import NOW, Queue, ids
 from tests.scripts.mutants import fails_without
 
@@ -117,6 +119,13 @@ async def test_runs_of_a_tenant_teach_no_other_tenants_class(queue: Queue, pair:
     slow = of(tenants[0]) if tenants[0] else OF_100
     pulled = await queue.pull(wanted=2, needs={slow: 1_000})
     assert (ids(pulled.claims), pulled.dropped) == (["1001-0"], 1)
+
+
+async def test_without_tenants_a_name_is_part_of_no_class(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "source", partial(scripts.source, without=("tenants",)))
+    async with open_queue(redis_url) as queue:
+        await queue.add("high", "1000-0", deadline=NOW + 500, body=asking(100), tenant="a")
+        assert (await queue.pull(needs={OF_100: 1_000})).dropped == 1
 
 
 _NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens", "m\\u0061x_tokens", "max_pixels", "user", "stop")

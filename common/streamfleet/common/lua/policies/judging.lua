@@ -14,9 +14,9 @@ local function length_class(fields, tenant)
     tenant = shared.name(tenant)
     local cost, prompt = shared.cost(shared.record(tenant), bytes, limit)
     class = tostring(half_octave(cost - prompt))
+    -- @guard judge: runs of a tenant teach no other's class
+    if tenant ~= '' then class = class .. ' ' .. string.sub(redis.sha1hex(tenant), 1, 8) end
   end
-  -- @guard judge: runs of a tenant teach no other's class
-  if (tenant or '') ~= '' then class = class .. ' ' .. string.sub(redis.sha1hex(tenant), 1, 8) end
   return class
 end
 
