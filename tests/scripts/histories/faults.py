@@ -132,7 +132,7 @@ class Faults(FleetState):
         tenant, most = "ab"[step.x % 2], step.y % 4
         await self.queue.broker.set_tenant(tenant, TenantRule(1, most or None))
         self.model.most.pop(tenant, None)
-        if most:
+        if most and "tenants" not in self.model.without:
             self.model.most[tenant] = most
         await self._expire(step)
 

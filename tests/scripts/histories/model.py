@@ -134,6 +134,8 @@ class Model:
         """Most of a tenant that run at once."""
         self.sessions = False
         """True if some requests are of sessions: what waits for another worker is passed over."""
+        self.without: Sequence[str] = ()
+        """Policies that the scripts are without: a label that only these know means nothing."""
 
     # -- deadlines and order -----------------------------------------------------------------------------------
 
@@ -158,6 +160,8 @@ class Model:
 
     def out_of_reach(self, name: str, at: int) -> bool:
         """True if it must not start because it cannot be done by its deadline."""
+        if "judging" in self.without:
+            return False
         deadline = self.deadline(self.entries[name])
         judged = deadline is not None and name not in self.tries and name not in self.interrupted
         return judged and (deadline or 0) - at < self.needs_ms
@@ -197,7 +201,7 @@ class Model:
     # -- what happens ------------------------------------------------------------------------------------------
 
     def arrive(self, entry: Entry) -> None:
-        self.entries[entry.name] = entry
+        self.entries[entry.name] = replace(entry, tenant="") if "tenants" in self.without else entry
         self.places[entry.name] = UNDELIVERED
 
     def deliver(self, name: str) -> None:
@@ -208,7 +212,7 @@ class Model:
         if name not in self.ghosts:
             self._rank(name)
         self.anybodys.discard(name)
-        if name in self.homes and self.homes[name][0] <= self.now:
+        if name in self.homes and (self.homes[name][0] <= self.now or "order" in self.without):
             self.anybodys.add(name)
 
     def come_back(self, name: str) -> bool:

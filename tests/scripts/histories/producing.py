@@ -34,8 +34,8 @@ class Producing(FleetState):
         if request_id and (self.one_body or step.y % 5 < 3):
             body = '{"prompt": "d0"}'  # as the client enqueues
         tenant = ["", "", "a", "b", "a", "x\x01"][(step.x + step.y) % 6] if self.shape % 2 else ""
-        session = ["", "s1", "s2", "s3", "s1"][(step.x * 7 + step.z) % 5] if self.sessions else ""
-        self.model.sessions = self.model.sessions or bool(session)
+        session = ["", "s1", "s2", "s3", "s1"][(step.x * 7 + step.z) % 5] if self.shape // 2 % 4 == 3 else ""
+        self.model.sessions = self.model.sessions or (self.sessions and bool(session))
         given = {"id": request_id, "tenant": tenant, "session": session, "reply": reply}
         given |= {"if_late": ["", "refuse", "x"][step.z % 5 % 3]}
         given |= {"ttl" if step.z % 3 == 0 else "deadline": late, "body": body}

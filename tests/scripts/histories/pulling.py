@@ -72,7 +72,8 @@ class Pulling(FleetState):
         wanted = 1 + step.y % wanted if step.z % 2 else wanted
         most = max([256, 1, 2][step.z % 3], wanted)
         self.model.needs_ms = NEEDS_MS if self.shape // 2 % 2 else 0
-        needs = dict.fromkeys(CLASSES, NEEDS_MS) if self.model.needs_ms else None
+        classes = LENGTHS if "tenants" in self.model.without else CLASSES
+        needs = dict.fromkeys(classes, NEEDS_MS) if self.model.needs_ms else None
         pulled = await self.queue.pull(
             worker.name,
             wanted,

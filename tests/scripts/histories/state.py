@@ -77,7 +77,7 @@ class FleetState:
 
     @property
     def sessions(self) -> bool:
-        return self.shape // 2 % 4 == 3
+        return self.shape // 2 % 4 == 3 and "homes" not in self.model.without
 
     def _home(self, worker: Worker) -> Home:
         """A worker tells this of its cache and its requests."""
