@@ -25,6 +25,7 @@ from tests.order.tenants import NO_LIMIT, Charge, Tenant, Use, cost_of, half_oct
 
 __all__ = ["NO_LIMIT", "Charge", "Entry", "Model", "Taken", "Tenant", "Use"]
 MOST_CREDIT = 4096  # tokens by which a newcomer starts below the level
+BEFORE_EQUALS = 1 / 1024  # the same without credit, so that names do not decide
 CREDIT_EVERY = 3_600_000
 FIRST_ROUND, MOST_IN_A_ROUND = 4, 128  # a worker takes in rounds, each four times as large as the one before
 UNKNOWN = 128  # as if so many had history, where none of these has
@@ -153,7 +154,7 @@ class Model:
             return
         start = self._start(lane, tenant, cost) if name and cost else level  # rule: nobodys_get_no_credit
         lane.tokens[name] = max(0, lane.tokens.get(name, 0), start)  # rule: no_other_credit
-        if lane.tokens[name] < level:
+        if lane.tokens[name] < level - BEFORE_EQUALS:
             tenant.credited = self.now
         lane.in_turn.add(name)
 
@@ -161,8 +162,8 @@ class Model:
         """Tokens at which a tenant with a new request starts, if it has no more."""
         if not tenant.has_history:
             return self._start_of_new(lane, min(MOST_CREDIT, cost) / tenant.weight)  # rule: no_credit_without_history
-        if self.now < tenant.credited + CREDIT_EVERY:
-            return lane.level  # rule: credit_once_an_hour
+        if self.now < tenant.credited + CREDIT_EVERY:  # rule: credit_once_an_hour
+            return lane.level - BEFORE_EQUALS  # rule: before_those_at_the_level
         return lane.level - min(MOST_CREDIT, cost) / tenant.weight  # rule: newcomer_starts_a_request_below
 
     def _start_of_new(self, lane: Lane, cost: float) -> float:

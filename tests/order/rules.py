@@ -44,6 +44,7 @@ FAIRNESS = {
     "newcomer_starts_a_request_below": "A tenant with a new request starts one such request below the level.",
     "what_comes_back_brings_no_credit": "It starts at the level with a request that comes back from a worker.",
     "credit_once_an_hour": "It starts below the level once an hour, whichever the lane; else at the level.",
+    "before_those_at_the_level": "A tenant that comes without credit goes before those that wait at the level.",
     "history_is_a_run_that_ended": "A name has history once a run has ended its request, or left a charge.",
     "no_credit_without_history": "A name without history does not start below the level.",
     "new_names_one_behind_another": "Between two such names, those with history get as much as the first of the two.",

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.order.homes import Homes, rank_in_program
 from tests.order.lanes import Run, Shares, fills_up_to, gives_way, owed
-from tests.order.model import Charge, Entry, Model, Tenant, Use
+from tests.order.model import BEFORE_EQUALS, Charge, Entry, Model, Tenant, Use
 from tests.order.picks import held_until, rank_of
 from tests.order.tenants import cost_of, stays_of
 
@@ -197,9 +197,15 @@ def test_credit_once_an_hour() -> None:
     queue.model.tenant("B").credited = NOW - 3_599_999
     queue.model.tenant("C").credited = NOW - 3_600_000
     queue.add("b", tenant="B").add("c", tenant="C").add("d", tenant="D", lane=4)
-    assert [queue.lane.tokens[name] for name in "BC"] == [1000, 1000 - USUAL]
+    assert [queue.lane.tokens[name] for name in "BC"] == [1000 - BEFORE_EQUALS, 1000 - BEFORE_EQUALS - USUAL]
     credited = [NOW - 3_599_999, NOW, 0]  # nobody waits in D's lane, so that it did not start below others
     assert [queue.model.tenant(name).credited for name in "BCD"] == credited
+
+
+def test_before_those_at_the_level() -> None:
+    queue = Queue(A=1000).known("B").add("a", tenant="A")
+    queue.model.tenant("B").credited = NOW
+    assert queue.add("b", tenant="B").take() == "b"
 
 
 def test_history_is_a_run_that_ended() -> None:

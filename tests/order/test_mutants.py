@@ -35,6 +35,8 @@ INSTEAD = {
     "nobodys_get_no_credit": "start = self._start(lane, tenant, cost) if cost else level",
     "unread_costs_the_usual": "return sum(tenant.estimate(e.size, e.limit))",
     "newcomer_starts_a_request_below": "return lane.level",
+    "credit_once_an_hour": "if False:",
+    "before_those_at_the_level": "return lane.level",
     "no_other_credit": "lane.tokens[name] = max(0, start)",
     "what_comes_back_brings_no_credit": "came = True",
     "history_is_a_run_that_ended": "return self.requests > 0",

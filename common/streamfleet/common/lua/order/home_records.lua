@@ -11,8 +11,8 @@ local records, loads, moves, changed = {}, {}, {}, {}
 
 local function digest(kind, text) return kind .. string.sub(redis.sha1hex(text), 1, 16) end
 
--- A name of one tenant. No name that a client accepts is longer; by XADD one may have megabytes.
-local function own_name(tenant, kind, name) return string.sub(tenant, 1, 256) .. '\0' .. kind .. string.sub(name, 1, 256) end
+-- A name of one tenant. Clients accept 256 characters, of up to 4 bytes each; by XADD a name may have megabytes.
+local function own_name(tenant, kind, name) return string.sub(tenant, 1, 1024) .. '\0' .. kind .. string.sub(name, 1, 1024) end
 
 -- The beginning of the prompt, as the body spells it; nil for a short one.
 local function beginning(body)

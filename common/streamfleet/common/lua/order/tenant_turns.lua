@@ -1,6 +1,7 @@
 -- @include tenant_state
 -- Tenants: their records, and when they are in turn.
 local MOST_TENANTS, MOST_CREDIT, LOOKED_AT, UNKNOWN, SEEN_MS, HOUR_MS = 2000, 4096, 16, 128, 60000, 3600000   -- credit: tokens
+local BEFORE_EQUALS = 1 / 1024   -- tokens
 local RULES, RECORD, RECORD_BYTES = 'rules', '<dddddddd', 64   -- RULES: in LANES while operators have set limits or weights
 local names = {}   -- by what was given, the name under which it is counted
 
@@ -138,10 +139,13 @@ function t.enter(lane, name, bytes, limit)
       start = start_of_new(lane, level, cost)
     elseif math.abs(now_ms() - record.credited) >= HOUR_MS then
       start = level - cost
+    else
+      -- @guard tenants: without credit it goes before those at the level
+      start = level - BEFORE_EQUALS
     end
   end
   start = math.max(tokens or 0, start)
-  if start < level then t.change(name).credited = now_ms() end
+  if start < level - BEFORE_EQUALS then t.change(name).credited = now_ms() end
   t.set_turn(lane, name, start, true)
 end
 
