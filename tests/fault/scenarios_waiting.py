@@ -42,7 +42,8 @@ async def other_queue_beside_a_limit(stage: Stage) -> None:
     for number in range(2):
         await stage.add(f"r{number}", 5, session=f"s{number}")
         await stage.ended(f"r{number}", 5)
-    await stage.add("acme0", 600, lane="high", tenant="acme")  # it runs for longer than the wait for b, in a busy machine, too
+    # It runs for longer than the wait for b, on a busy machine, too.
+    await stage.add("acme0", 600, lane="high", tenant="acme")
     await stage.add("acme1", 5, lane="high", tenant="acme")
     await stage.runs("acme0")
     await stage.add("b", 5, queue="beside")

@@ -104,8 +104,7 @@ def _import_everything() -> None:
 
     for module in ("streamfleet.worker.engine.simulated", *ROLES.values(), *sys.argv[1:]):
         importlib.import_module(module)
-    for verb in scripts.VERBS:
-        scripts.source(verb)  # read once: who is forked later must not see files that were edited meanwhile
+    scripts.read_all()  # who is forked later must not see files that were edited meanwhile
     gc.collect()
     gc.freeze()
 

@@ -12,8 +12,11 @@ import pytest
 from streamfleet.common import scripts
 from streamfleet.common.limits import QueueLimits
 from streamfleet.common.scripts import Piece, _needed, marked, pieces, sha, source, without_marks
+from streamfleet.common.settings import load_all
 from streamfleet.gateway import broker as gateway_broker
 from streamfleet.gateway.webhook_messages import WebhookLimits
+from streamfleet.worker.engine.base import Engine
+from streamfleet.worker.main import run_worker
 
 FOLDERS = [(resources.files(each.PACKAGE).joinpath("lua"), each.VERBS) for each in (scripts, gateway_broker)]
 LUA = {verb: folder for folder, verbs in FOLDERS for verb in verbs}
@@ -99,6 +102,19 @@ def test_redis_gets_no_marks(verb: str) -> None:
 def test_a_script_is_known_by_its_content() -> None:
     assert sha("pull") == hashlib.sha1(source("pull").encode(), usedforsecurity=False).hexdigest()
     assert len({sha(verb) for verb in LUA}) == len(LUA)
+
+
+def test_a_worker_reads_all_scripts_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is put together at its first call holds the event loop up."""
+
+    def make_engine(*_: object) -> Engine:
+        raise StopIteration
+
+    source.cache_clear()
+    monkeypatch.setattr("streamfleet.worker.main.logs.configure", lambda _: None)
+    with pytest.raises(StopIteration):
+        run_worker(*load_all(engine="simulated", health_port=0), make_engine)
+    assert source.cache_info().currsize == len(scripts.VERBS)
 
 
 def test_a_script_that_does_not_exist_is_said() -> None:

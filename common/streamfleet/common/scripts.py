@@ -117,6 +117,12 @@ def without_marks(text: str) -> str:
     return _MARK.sub("", text)
 
 
+def read_all() -> None:
+    """Put all verbs of the queue together now: at its first call, each would hold an event loop up for 5 to 25 ms."""
+    for verb in VERBS:
+        source(verb)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Lines of a file that stand together in a script.
@@ -182,17 +188,24 @@ def _needed(found: Sequence[Piece]) -> list[Piece]:
     return list(_without(found, dropped))
 
 
-def _used(line: str) -> list[str]:
+@cache  # most lines stand in many scripts
+def _used(line: str) -> Sequence[str]:
     """The names that a line uses; not those that it declares."""
     if line.lstrip().startswith("--"):
         return []
     return _NAME.findall(_FUNCTION.sub("", _DECLARED.sub("", line)))
 
 
+@cache
+def _head(line: str) -> re.Match[str] | None:
+    """The beginning of a function, if the line is one."""
+    return _FUNCTION.match(line)
+
+
 def _functions(text: Sequence[str], in_file: Sequence[bool]) -> Iterator[tuple[str, range]]:
     """Functions in the order of their beginnings: the name as `_NAME` finds it, the lines with the comment above."""
     for i, line in enumerate(text):
-        if head := _FUNCTION.match(line):
+        if head := _head(line):
             first, last = i, i
             if not re.search(r"\bend( +--.*)?$", line):
                 last = next(k for k in range(i, len(text)) if text[k] == f"{head[1]}end\n" and in_file[k] == in_file[i])

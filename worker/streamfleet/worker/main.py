@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from streamfleet.common import logs, metrics
+from streamfleet.common import logs, metrics, scripts
 from streamfleet.common.health import Health, HealthServer
 from streamfleet.common.settings import EngineSettings, LogSettings, QueueSettings, WorkerSettings, unknown_variables
 from streamfleet.worker.engine.base import Engine
@@ -64,6 +64,7 @@ def run_worker(
         )
     metrics.describe_build()
     metrics.begin()
+    scripts.read_all()
     name = worker.worker_name or f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
     served = [queue.model_copy(update={"queue": each}) for each in queues] or [queue]
     traces = {each.queue: Traces(each.queue, name) for each in served if log_settings.traces == "otlp"}
