@@ -24,7 +24,8 @@ PATIENCE = 300_000
 
 
 def rank_of(enqueued: int, deadline: int | None, patience: int = PATIENCE) -> int:
-    return enqueued + patience if deadline is None else deadline  # rule: rank_is_deadline_or_patience
+    default = enqueued + patience
+    return default if deadline is None else deadline + (deadline == default)  # rule: rank_is_deadline_or_patience
 
 
 def held_until(now: int, deadline: int | None) -> int:

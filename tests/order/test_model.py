@@ -81,8 +81,13 @@ def test_unused_pick_is_owed() -> None:
 
 def test_rank_is_deadline_or_patience() -> None:
     assert (
-        Queue().add("patient").add("late", deadline=301_000).add("soon", deadline=299_000).take(n=3)
-        == "soon patient late"
+        Queue()
+        .add("just", deadline=300_000)
+        .add("patient")
+        .add("late", deadline=301_000)
+        .add("soon", deadline=299_000)
+        .take(n=4)
+        == "soon patient just late"
     )
 
 

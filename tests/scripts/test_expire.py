@@ -68,12 +68,21 @@ async def test_attempts_so_far_are_told_and_forgotten(queue: Queue) -> None:
     "return enqueued_ms(lane, id) + cfg.patience_ms == tonumber(rank)",
     "return false",
 )
-async def test_a_deadline_of_just_the_patience_is_left_to_the_pull(queue: Queue) -> None:
-    await queue.add("high", "1000-0", ttl=PATIENCE)
+async def test_what_has_no_deadline_is_not_read(queue: Queue) -> None:
+    await staged(queue)
+    await queue.command("CONFIG", "RESETSTAT")
+    assert (await queue.at(NOW + PATIENCE).broker.expire())[0] == 0
+    assert b"cmdstat_xrange" not in await queue.command("INFO", "commandstats")
+
+
+@fails_without("rank: only what has no deadline ranks by the default one")
+@pytest.mark.parametrize("tenant", ["", "t1"])
+async def test_a_request_with_a_deadline_of_just_the_patience_ends(queue: Queue, tenant: str) -> None:
+    await queue.add("high", "1000-0", ttl=PATIENCE, tenant=tenant)
     await queue.at(1_000).pull("w1", 0)
-    later = queue.at(1000 + PATIENCE)
-    assert (await later.broker.expire())[0] == 0
-    assert (await later.pull()).dropped == 1
+    ended, seen = await queue.at(1_000 + PATIENCE).broker.expire()
+    assert ended == 0
+    assert (await queue.at(1_001 + PATIENCE).broker.expire(seen))[0] == 1
 
 
 @fails_without("expire: endings of one call are bounded", ".copied_bytes or endings >= most then", ".copied_bytes then")

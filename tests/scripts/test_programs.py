@@ -120,6 +120,15 @@ async def test_a_turn_with_a_ttl_ends_in_time(queue: Queue) -> None:
     assert (await queue.dump())["result:r"]["status"] == "expired"
 
 
+async def test_a_turn_that_goes_ahead_to_just_the_patience_ends_in_time(queue: Queue) -> None:
+    queue = ranking(queue)
+    await first_turns(queue, OLD)
+    await queue.add("high", f"{NOW}-1", ttl=PATIENCE + MINUTE, **OLD)
+    assert await ranks(queue) == {"1": PATIENCE + 1}
+    _, seen = await queue.at(NOW + PATIENCE + 1).broker.expire()
+    assert (await queue.at(NOW + PATIENCE + MINUTE).broker.expire(seen))[0] == 1
+
+
 @fails_without("program: the housekeeping looks for deadlines among ranks to come only")
 async def test_a_turn_that_comes_back_ends_in_time(queue: Queue) -> None:
     queue = ranking(queue)

@@ -411,6 +411,14 @@ async def test_who_is_nearly_late_goes_first_if_its_tenant_is_little_ahead(queue
     assert ids((await queue.pull()).claims) == ["1000-0"]
 
 
+async def test_a_deadline_of_just_the_patience_is_nearly_late_too(queue: Queue) -> None:
+    await flood(queue, "a", 3)
+    late = await queue.add("high", f"{NOW - PATIENCE + 2_000}-0", tenant="b", ttl=PATIENCE, body=asking(100))
+    await queue.pull(wanted=0)
+    await queue.command("ZADD", queue.keys.turns("high"), 0, "a", 6 * 109, "b")
+    assert ids((await queue.pull()).claims) == [late]
+
+
 async def nearly_late(queue: Queue, number: int, spread: int) -> None:
     """Of tenant b, two requests with deadlines, and between them many ranked by the default deadline; one of a's."""
     for each in range(number):

@@ -12,6 +12,7 @@ from streamfleet.common.broker.types import Claim, Lease
 from streamfleet.common.errors import InvalidRequest
 from streamfleet.common.keys import NOBODY
 from streamfleet.common.protocol import LANES, check_name, digest_of_bytes
+from tests.order.picks import rank_of
 from tests.scripts.harness import LIMITS
 from tests.scripts.keyspace import Dump, id_key
 
@@ -187,7 +188,7 @@ class Model:
         if entry.enqueued > self.now:
             self.kept.setdefault(name, self.now)
         deadline = self.deadline(entry)
-        self.ranks[name] = self.enqueued(entry) + LIMITS.patience_ms if deadline is None else deadline
+        self.ranks[name] = rank_of(self.enqueued(entry), deadline, LIMITS.patience_ms)
 
     def rank_anew(self) -> None:
         """Rank entries from now if they were staged ahead of a clock that was set back since."""

@@ -58,8 +58,10 @@ do
   -- The rank of an entry that becomes ready: its deadline, or what stands for one; earlier where the queue ranks by program.
   local function rank_now(lane, id, deadline, fields)
     local rank = rank_of(lane, id, deadline)
-    if cfg.rank_by_program ~= 'on' then return rank end
-    return homes() and homes().rank(lane, id, deadline, fields, rank) or rank
+    if cfg.rank_by_program == 'on' then rank = homes() and homes().rank(lane, id, deadline, fields, rank) or rank end
+    -- @guard rank: only what has no deadline ranks by the default one
+    if deadline and rank == rank_of(lane, id) then rank = rank + 1 end
+    return rank
   end
 
   -- True for an entry that was interrupted, and waits for its worker now.

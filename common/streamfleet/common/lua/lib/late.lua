@@ -7,7 +7,7 @@ local o   -- the order; false where nothing has a label
 local behind = string.format('%.0f', now + 1)
 
 -- A rank from the default deadline is not a deadline. The id alone shows it: a long backlog is full of such entries,
--- and reading all of them would hold up the server. The pull ends an entry whose real deadline happens to equal it.
+-- and reading all of them would hold up the server.
 local function ranks_by_patience(lane, id, rank) return enqueued_ms(lane, id) + cfg.patience_ms == tonumber(rank) end
 
 -- True if the entry has another rank from now on, or waits no more.

@@ -97,7 +97,7 @@ end
 -- A deadline to come is no earlier than its tenant's in :late.
 local function in_late(lane, id, rank, kind, name, home, deadline)
   rank = tonumber(rank)
-  if not o.shares(lane) or not deadline or rank <= now_ms() or rank == enqueued_ms(lane, id) + cfg.patience_ms then return true end
+  if not o.shares(lane) or not deadline or rank <= now_ms() then return true end
   if kind == 'h' and tonumber(call('ZSCORE', o.key(lane, ':firsts'), home) or nil) ~= rank then return true end
   return (tonumber(call('ZSCORE', o.key(lane, ':late'), name) or nil) or math.huge) <= rank
 end
