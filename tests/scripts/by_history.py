@@ -236,6 +236,7 @@ UNNOTICED = {
         "affinity: what waited for lost homes is freed in bounded calls",
         "tenants: one pull looks at a bounded number at their limits",
         "order: a tenant at its limit hides nobody's interrupted request",
+        "order: a pull passes each interrupted request once",
         "order: what has no deadline of its own hides no deadline",
         "order: a look for deadlines goes on where the last stopped",
     ),

@@ -6,6 +6,7 @@ local TURN_AFTER, TURN_LATER, DEEP, SCAN = 3000, 10000, 16, 64
 local NONE, TICKETS = {}, KEYS[SHARED - 4]
 local o, t, mine, worker = order(), nil, nil, nil
 local P, soonest = nil, nil   -- P: this round; soonest: ms until more may be taken
+local held_seen = {}   -- by lane: rows of :held that this call has looked at, and passed: none may run
 
 local function wait_for(ms) if not soonest or ms < soonest then soonest = ms end end
 local function before(a, b) return a.rank < b.rank or a.rank == b.rank and a.member < b.member end
@@ -230,39 +231,48 @@ end
 
 -- Looks at what was interrupted. If the time of an entry has come, it waits for nobody; else for this worker or another.
 local function look_at_held()
-  local more, looked = o.counts[P.lane].held > 0, 0
-  P.held, P.held_mine = {nil}, {nil}
+  local more, key, seen = o.counts[P.lane].held > 0, o.key(P.lane, ':held'), held_seen[P.lane] or {passed = 0, looked = 0}
+  P.held, P.held_mine, held_seen[P.lane] = {nil}, {nil}, seen
   repeat
-    local flat, some = more and call('ZRANGE', o.key(P.lane, ':held'), #P.held, #P.held + SCAN - 1, 'WITHSCORES') or NONE, {nil}
+    local flat = more and call('ZRANGE', key, seen.passed, seen.passed + SCAN - 1, 'WITHSCORES') or NONE
+    local ids, names, fields, some = {nil}, {nil}, {nil}, {nil}
     for i = 1, #flat, 2 do
-      local full, rank = flat[i], flat[i + 1]
-      local member, bytes, limit, name = string.match(full, '^(%S+) (%d+) (%d*) (.*)$')
-      local id = member and decode_id(member)
-      local till, home = string.match(id and interruptions(P.lane, id) or '', ' (%d+) (%S+)$')
-      if not id then call('ZREM', o.key(P.lane, ':held'), full) end   -- written by hand
+      local ms, seq, name = string.match(flat[i], '^%u(%d+)%-%u(%d+) %d+ %d* (.*)$')
+      local id, n = sound_id(ms, seq), (i + 1) / 2
+      ids[n], names[n], fields[n] = id or false, name, id and interrupted_field(P.lane, id) or ''
+    end
+    local records = fields[1] and call_if_typed('HMGET', ENTRIES, unpack(fields)) or NONE
+    for n, id in ipairs(ids) do
+      local full, rank = flat[2 * n - 1], flat[2 * n]
+      local till, home = string.match(records[n] or '', ' (%d+) (%S+)$')
+      if not id then call('ZREM', key, full) end   -- written by hand
       -- @guard order: what was interrupted waits for its worker for a while
       if id and (not till or tonumber(till) <= now_ms()) then
-        call('ZREM', o.key(P.lane, ':held'), full)
+        local member, bytes, limit = string.match(full, '^(%S+) (%d+) (%d*)')
+        call('ZREM', key, full)
         o.count(P.lane, 'held', -1)
-        if not o.stand(P.lane, id, rank, name, tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
+        if not o.stand(P.lane, id, rank, names[n], tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
       elseif id then
-        some[#some + 1] = {full, rank, home}
+        some[#some + 1] = {full, rank, home, names[n]}
       end
     end
     o.write()
     t = sharing()
     P.shared = t and o.shares(P.lane)
-    looked = looked + #flat - #some   -- what changes its place counts twice
-    local runs, full = false, #flat == 2 * SCAN and looked < 16 * SCAN
+    seen.looked = seen.looked + #flat - #some   -- what changes its place counts twice
+    local runs = false
     for i = 1, #some do
-      local row = row_of('held', some[i][1], some[i][2])
-      P.held[#P.held + 1] = row
-      if some[i][3] == worker then P.held_mine[#P.held_mine + 1] = row end
-      runs = runs or may_run(row)
+      local x = t and (some[i][4] ~= '' or P.shared) and tenant_of(some[i][4])
+      runs = runs or not x or x.record.running < x.record.most
     end
     more = false
     -- @guard order: a tenant at its limit hides nobody's interrupted request
-    if full and not runs then more = true end
+    if #flat == 2 * SCAN and not runs and seen.looked < 8 * SCAN then more, seen.passed = true, seen.passed + #some end
+    for i = 1, more and 0 or #some do
+      local row = row_of('held', some[i][1], some[i][2])
+      P.held[i] = row
+      if some[i][3] == worker then P.held_mine[#P.held_mine + 1] = row end
+    end
   until not more
 end
 
