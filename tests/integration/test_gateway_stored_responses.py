@@ -25,6 +25,7 @@ from streamfleet.gateway.auth_context import SLOW_S
 from streamfleet.gateway.broker.responses import ResponseBroker, ResponseNames, ResponseRecord
 from streamfleet.gateway.key_cache import MAX_AGE_S
 from streamfleet.gateway.responses.service import ITEMS_PAUSES_S
+from streamfleet.producer import Client
 from tests.clocks import HandClock
 from tests.integration.cli_processes import streamfleet
 from tests.integration.gateway_process import GatewayProcess, Stage, add_key, gateway_on, make_key, stage_in
@@ -181,6 +182,21 @@ async def test_another_question_under_the_same_key_is_a_conflict(http: httpx.Asy
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_conflict")
     again = await http.post(PATH, json=body("Say hi", service_tier="priority"), headers=named)
     assert (again.status_code, again.json()["output"]) == (200, first.json()["output"])
+
+
+@pytest.mark.parametrize(
+    "more", [{"background": False}, {"background": None}, {"previous_response_id": None}, {"callback_url": None}]
+)
+async def test_a_try_is_the_request_that_a_gateway_of_0_2_0_enqueues(
+    http: httpx.AsyncClient, stage: Stage, more: Body
+) -> None:
+    """It sends on what asks for nothing. Workers take that."""
+    asked = body("Say hi", **more)
+    first = await http.post(PATH, json=asked, headers={"Idempotency-Key": f"of 0.2.0 {more}"})
+    assert first.status_code == 200, first.text
+    async with Client(stage.url) as client:
+        sent = await client.enqueue({**asked, "store": False}, id=first.headers["x-streamfleet-id"], endpoint=PATH)
+    assert sent.existing
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -265,7 +265,7 @@ def test_what_is_the_gateways_own_is_not_sent_on() -> None:
     body = {"model": "small", "service_tier": "flex", "stream": True, "stream_options": {"include_usage": True}}
     assert body_to_enqueue(body, "SmolLM2") == {"model": "SmolLM2", "stream_options": {"include_usage": True}}
     assert body_to_enqueue({"prompt": "hi"}, None) == {"prompt": "hi"}
-    asked = {"input": "hi", "store": True, "background": False, "previous_response_id": "resp_1"}
+    asked = {"input": "hi", "store": True, "background": True, "previous_response_id": "resp_1"}
     assert body_to_enqueue(asked, None, RESPONSES) == {"input": "hi", "store": False}
 
 

@@ -57,7 +57,8 @@ BATCH_ENDPOINTS = (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, SCORE, RERANK)
 """Endpoints that lines of a batch may name."""
 _WITHOUT_STREAM = (COUNT_TOKENS, SCORE, RERANK, CLASSIFY, POOLING, TOKENIZE, DETOKENIZE)
 _GATEWAYS_RESPONSE_FIELDS = ("background", "previous_response_id")
-"""Fields of the Responses API that the gateway obeys, and engines do not get."""
+"""Fields of the Responses API that the gateway obeys, and engines do not get unless they ask for nothing: 0.2.0 sends
+those on, and a request under an Idempotency-Key has to be the same for gateways of both releases."""
 _NEEDS_SERVER = re.compile(
     r"(?:web_search|file_search|code_interpreter|mcp|image_generation)"
     r"(?:_preview)?(?:_[0-9]{4}_[0-9]{2}_[0-9]{2}|_call\.[a-z_.]{1,40})?"
@@ -334,7 +335,7 @@ def body_to_enqueue(body: Mapping[str, Any], served: str | None, endpoint: str =
     """
     kept = {name: value for name, value in body.items() if name not in ("service_tier", "stream")}
     if endpoint == RESPONSES:
-        kept = {name: value for name, value in kept.items() if name not in _GATEWAYS_RESPONSE_FIELDS}
+        kept = {name: value for name, value in kept.items() if not value or name not in _GATEWAYS_RESPONSE_FIELDS}
         kept["store"] = False  # engines may take an absent value for true
     if served is not None:
         kept["model"] = served

@@ -158,7 +158,7 @@ class Responses:
         """
         given = body["input"]
         asked = Asked(
-            {name: value for name, value in body.items() if name != "callback_url"},
+            {name: value for name, value in body.items() if not value or name != "callback_url"},
             size,
             given if isinstance(given, list) else [{"role": "user", "content": given}],
             store=self._stores if body.get("store") is None else read_flag(body, "store"),
