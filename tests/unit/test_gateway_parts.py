@@ -204,15 +204,17 @@ async def test_without_any_worker_one_is_told_to_try_again() -> None:
     ("described", "served"),
     [
         ({"a": (0, ["/v1/chat/completions"])}, False),
-        ({"a": (0, ["/v1/chat/completions"]), "b": (0, ["/v1/rerank"])}, True),
-        ({"a": (0, ["/v1/chat/completions"]), "older": (0, None)}, True),
+        ({"a": (0, ["/v1/chat/completions"]), "b": (0, ["/v1/rerank"])}, False),
+        ({"a": (0, ["/v1/rerank"]), "older": (0, None)}, True),
+        ({"a": (0, ["/v1/chat/completions"]), "older": (0, None)}, False),
+        ({"a": (900_000, ["/v1/chat/completions"]), "b": (0, ["/v1/rerank"])}, True),
         ({"a": (0, ["/v1/chat/completions"]), "gone": (900_000, ["/v1/rerank"])}, False),
         ({"gone": (900_000, ["/v1/chat/completions"])}, True),
     ],
-    ids=["no", "one does", "one does not say", "one did", "nobody lives"],
+    ids=["no", "one does not", "one does not say", "no, one does not say", "one did not", "one did", "nobody lives"],
 )
 @pytest.mark.parametrize("routed", [False, True])
-async def test_an_endpoint_that_no_living_worker_serves_is_refused(
+async def test_an_endpoint_that_a_living_worker_does_not_serve_is_refused(
     described: dict[str, tuple[int, list[str] | None]], served: bool, routed: bool
 ) -> None:
     asked: list[str] = []

@@ -84,18 +84,18 @@ class Models:
 
         Args:
             model: as the caller named it.
-            endpoint: the endpoint that a worker has to serve; empty for any. A worker that names no endpoints may serve
-                it, and so may one that starts later if none lives now.
+            endpoint: the endpoint that all workers have to serve, as any of them may get the request; empty for any. A
+                worker that names no endpoints may serve it, and so may one that starts later if none lives now.
 
         Raises:
             InvalidRequest: the model is no text, or it is missing and there are several.
-            ApiError: there is no such model, or no living worker of its queue serves the endpoint.
+            ApiError: there is no such model, or a living worker of its queue does not serve the endpoint.
         """
         chosen = await self._choose(model)
         if endpoint:
             declared = [worker.endpoints for worker in await self._workers(chosen.queue) if worker.alive]
-            if declared and all(served and endpoint not in served for served in declared):
-                text = f"no worker of this model serves {endpoint}"
+            if any(served and endpoint not in served for served in declared):
+                text = f"not every worker of this model serves {endpoint}"
                 raise ApiError(404, text, "unknown_endpoint", param="model")
         return chosen
 
