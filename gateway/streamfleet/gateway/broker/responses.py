@@ -149,7 +149,9 @@ class ResponseBroker(SharedKeys[ResponseNames]):
         size = sum(map(text_bytes, (record.input, record.response)))
         flat = [word for pair in record.fields().items() for word in pair]
         args = [record.id, size, self._clock(), KEPT_MS, self.most, self.most_bytes, look_ms, stale_ms, *flat]
-        created = await self.connection.script("gateway_response_add", self._keys(record.tenant, record.id), args)
+        created = b"again"
+        while created == b"again":  # Redis serves others between the calls: each deletes 100 at most
+            created = await self.connection.script("gateway_response_add", self._keys(record.tenant, record.id), args)
         return int(created) if created else None
 
     async def finish(self, record: ResponseRecord, changes: Mapping[str, str], items: Sequence[str] = ()) -> bool:

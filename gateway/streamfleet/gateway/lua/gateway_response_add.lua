@@ -5,12 +5,13 @@
 -- ARGV: 1 id; 2 its bytes; 3 epoch ms in place of the server's, or ''; 4 life (ms); 5 and 6 most responses of a tenant, and
 --   most bytes of them; 7 time until a gateway looks whether it has ended (ms); 8 when the one was stored that it replaces (epoch
 --   ms), or 0; then names and values of its fields.
--- Returns when it was stored (epoch ms), also if that was before; '' if too many have not ended.
+-- Returns when it was stored (epoch ms), also if that was before; '' if too many have not ended; 'again' to be called again.
 local known = call('HGET', KEYS[1], 'created_ms')
 -- @guard gateway_response_add: asked again
 if known and known ~= ARGV[8] then return known end
 local now, life = clock_ms(ARGV[3]), tonumber(ARGV[4])
-if not make_room(tonumber(ARGV[5]), tonumber(ARGV[6]), now - life, 1, tonumber(ARGV[2])) then return '' end
+local no_room = make_room(tonumber(ARGV[5]), tonumber(ARGV[6]), now - life, 1, tonumber(ARGV[2]))
+if no_room then return no_room end
 local old = call('HGET', KEYS[1], 'bytes')
 -- @guard gateway_response_add: what is replaced goes
 if old then forget(ARGV[1] .. ' ' .. old) end

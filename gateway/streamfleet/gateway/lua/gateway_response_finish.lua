@@ -9,7 +9,7 @@ local was = call('HMGET', KEYS[1], 'status', 'bytes', 'created_ms', 'response')
 if was[1] ~= 'in_progress' then return 0 end
 call('ZREM', KEYS[2], ARGV[1] .. ' ' .. was[2])   -- first: it needs no memory, and a full server then allows the rest too
 give_back(KEYS[3], 'response_bytes', tonumber(was[2]), used(KEYS[3], 'response_bytes'))
--- Where nothing else has ended it goes beyond the bound: an answer is not thrown away. The next one that needs room forgets it.
+-- Where that does not make room it goes beyond the bound: an answer is not thrown away. The next one that needs room forgets it.
 make_room(tonumber(ARGV[4]), tonumber(ARGV[5]), 0, 1, tonumber(ARGV[2]))
 call('HSET', KEYS[1], 'bytes', ARGV[2], 'items', ARGV[7], unpack(ARGV, 8))
 for _, key in ipairs(item_keys(ARGV[1], ARGV[7])) do call('SET', key, ARGV[1], 'PX', ARGV[3]) end

@@ -35,28 +35,29 @@ local function full(most, most_bytes, more, bytes)
   return call('ZCARD', KEYS[2]) + more > most or used(KEYS[3], 'response_bytes') + bytes > most_bytes
 end
 
--- Delete the oldest that have ended, until so many more with so many bytes fit. False if those that have not ended leave
--- no room. They are stepped over, 100 at once; 2,000 take 2 ms, and whoever is refused asks again and again.
+-- Delete the oldest that have ended, until so many more with so many bytes fit. Returns nil then; 'again' if others have
+-- to go after up to 100, which take some ms; '' if those that have not ended leave no room. They are stepped over, 100 at
+-- once; 2,000 take 2 ms, and whoever is refused asks again and again.
 local function make_room(most, most_bytes, oldest_ms, more, bytes)
   local at, is_full = 0, full(most, most_bytes, more, bytes)
   while at < 2000 do
-    local piece, ids = call('ZRANGE', KEYS[2], at, at + 99, 'WITHSCORES'), {}
+    local piece, ids, before = call('ZRANGE', KEYS[2], at, at + 99, 'WITHSCORES'), {}, at
     for i = 1, #piece, 2 do ids[#ids + 1] = string.match(piece[i], '^%S+') end
     if not ids[1] then break end
     local open = call('ZMSCORE', KEYS[5], unpack(ids))
     for i = 1, #ids do
-      if not is_full and tonumber(piece[2 * i]) > oldest_ms then return true end
+      if not is_full and tonumber(piece[2 * i]) > oldest_ms then return end
       local stays
       -- @guard gateway_response_add: what has not ended stays
       stays = open[i]
       if stays then at = at + 1 else forget(piece[2 * i - 1]) end
       is_full = is_full and (stays or full(most, most_bytes, more, bytes))
     end
+    if at < before + #ids then return is_full and 'again' or nil end
   end
-  if at > 0 then return not is_full end
+  if at > 0 then return is_full and '' or nil end
   -- @guard gateway_response_add: what expired counts no more
   call('HDEL', KEYS[3], 'response_bytes')   -- the set has expired
-  return true
 end
 
 local function keep(created_ms, bytes, life_ms)
