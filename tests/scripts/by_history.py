@@ -197,6 +197,7 @@ SEEDS = {
     "tenants: a name gets its credit once an hour": 1,
     "tenants: names without history get no credit": 1,
     "tenants: what is made up gets what the known get together": 8,
+    "tenants: without credit it goes before those at the level": 1,
     "tenants: who comes does not lower the level for the next": 1,
     "tenants: what goes out of turn does not raise the level": 1,
     "tenants: lengths are of a class": 8,
@@ -241,6 +242,7 @@ UNNOTICED = {
         "order: a look for deadlines goes on where the last stopped",
     ),
     "no history is an hour long before its end": ("tenants: what is held is found where its tenant was forgotten",),
+    "no name in a history has more than 256 bytes": ("affinity: names of 256 characters differ",),
     "none of the 22 to 40 histories tried notices: they do not come to it, or the housekeeping heals it in time": (
         "tenants: what no tenant may run is not there to be taken",
         "tenants: a turn is kept until its credit is whole again",

@@ -235,25 +235,21 @@ local function look_at_held()
   P.held, P.held_mine, held_seen[P.lane] = {nil}, {nil}, seen
   repeat
     local flat = more and call('ZRANGE', key, seen.passed, seen.passed + SCAN - 1, 'WITHSCORES') or NONE
-    local ids, names, fields, some = {nil}, {nil}, {nil}, {nil}
+    local some = {nil}
     for i = 1, #flat, 2 do
-      local ms, seq, name = string.match(flat[i], '^%u(%d+)%-%u(%d+) %d+ %d* (.*)$')
-      local id, n = sound_id(ms, seq), (i + 1) / 2
-      ids[n], names[n], fields[n] = id or false, name, id and interrupted_field(P.lane, id) or ''
-    end
-    local records = fields[1] and call_if_typed('HMGET', ENTRIES, unpack(fields)) or NONE
-    for n, id in ipairs(ids) do
-      local full, rank = flat[2 * n - 1], flat[2 * n]
-      local till, home = string.match(records[n] or '', ' (%d+) (%S+)$')
+      local full, rank = flat[i], flat[i + 1]
+      local ms, seq, name = string.match(full, '^%u(%d+)%-%u(%d+) %d+ %d* (.*)$')
+      local id = sound_id(ms, seq)
+      local till, home = string.match(id and interruptions(P.lane, id) or '', ' (%d+) (%S+)$')
       if not id then call('ZREM', key, full) end   -- written by hand
       -- @guard order: what was interrupted waits for its worker for a while
       if id and (not till or tonumber(till) <= now_ms()) then
         local member, bytes, limit = string.match(full, '^(%S+) (%d+) (%d*)')
         call('ZREM', key, full)
         o.count(P.lane, 'held', -1)
-        if not o.stand(P.lane, id, rank, names[n], tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
+        if not o.stand(P.lane, id, rank, name, tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
       elseif id then
-        some[#some + 1] = {full, rank, home, names[n]}
+        some[#some + 1] = {full, rank, home, name}
       end
     end
     o.write()
