@@ -587,7 +587,7 @@ async def test_a_worker_whose_provider_hangs_ends_in_its_usual_time(
             put(token, "")
             async with admin_of(server.port, passwords.password) as admin:
                 await cut(admin)
-            await eventually(lambda: "gave no answer" in worker.get("/readyz").text, 5, "it says why it is not ready")
+            await eventually(lambda: "gave no answer" in worker.get("/readyz").text, 20, "it says why it is not ready")
             assert worker.get("/livez").status == 200
         else:
             await worker.logged("worker_starting")
