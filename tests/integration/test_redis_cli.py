@@ -95,7 +95,7 @@ def test_one_that_waits_runs_and_is_answered(section: Section, raw: redis.Redis,
         "result": "", "entry": at, "runs": "", "place": "", "letter": "", "all": "3",
     }  # fmt: skip
     assert before["held"].splitlines()[0] == "0"
-    with worker(redis_url, settings=ONE_AT_A_TIME):
+    with worker(redis_url, settings=ONE_AT_A_TIME, speed=0.3):  # o-1 still runs when it is cancelled
         eventually_blocking(lambda: section.tell(name, "place")["place"], WITHIN_S, "it waits in order")
         waits = section.tell(name)
         assert (waits["result"], waits["runs"], waits["entry"], waits["all"]) == ("", "", at, "3")
