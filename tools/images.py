@@ -119,7 +119,7 @@ class Builder:
         started = time.monotonic()
         base = base or self._base()
         if self._engine != "docker":
-            # What an earlier trial left in the cache would run no container.
+            # A trial out of the cache would run no container.
             trial = ["--no-cache", *self._file("trial", f"FROM {base}\nRUN python3 -m pip --version\n")]
             self._variables = containers_here.environment([*self._command, *trial, str(self._folder)])
         self._mounts = self._pip_mounts()

@@ -85,7 +85,7 @@ class SentinelDeployment:
             client.sentinel_failover(SERVICE)
 
     def failovers(self) -> int:
-        """How often another node has become the master. A busy machine may have it happen unasked."""
+        """Number of times that another node became the master; on a busy machine, also without an order."""
         return max(int(self._said(sentinel).get("config-epoch", 0)) for sentinel in self.sentinels)
 
     def replicas(self) -> list[RedisServer]:

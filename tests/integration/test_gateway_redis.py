@@ -90,7 +90,7 @@ async def test_all_go_on_when_redis_is_back(ground: Ground, tmp_path: Path) -> N
     assert gateway.resident_bytes() - before_bytes < MOST_GROWTH_BYTES
     assert "request_broke" not in gateway.printed()
     again = await asyncio.wait_for(users.waiting(), 20)
-    # A second failover, unasked, on a busy machine: it may lose the answer, and the request runs again.
+    # A busy machine may have a second failover without an order; it may lose the answer, and the request runs again.
     assert again.json() == answer.json() or ground.failovers() > 1, "asked again, it is the same answer"
 
 

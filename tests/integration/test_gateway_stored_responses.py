@@ -190,7 +190,7 @@ async def test_another_question_under_the_same_key_is_a_conflict(http: httpx.Asy
 async def test_a_try_is_the_request_that_a_gateway_of_0_2_0_enqueues(
     http: httpx.AsyncClient, stage: Stage, more: Body
 ) -> None:
-    """It sends on what asks for nothing. Workers take that."""
+    """A gateway of 0.2.0 sends fields on that ask for nothing, and workers take them."""
     asked = body("Say hi", **more)
     first = await http.post(PATH, json=asked, headers={"Idempotency-Key": f"of 0.2.0 {more}"})
     assert first.status_code == 200, first.text

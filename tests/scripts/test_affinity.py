@@ -176,7 +176,7 @@ async def test_a_tenant_at_its_limit_hides_nobodys_interrupted_request(queue: Qu
 
 @fails_without("order: a pull passes each interrupted request once", "held_seen[P.lane] or {passed", "{passed")
 async def test_a_pull_passes_each_interrupted_request_of_a_tenant_at_its_limit_once(queue: Queue) -> None:
-    """However many rounds it takes."""
+    """A pull of several rounds looks at no page twice."""
     queue = queue.with_limits(lane_limit=1_000)
     await queue.broker.set_tenant("a", TenantRule(1, 500))
     for number in range(192):

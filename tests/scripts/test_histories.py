@@ -102,7 +102,7 @@ async def test_nor_on_any_release(any_redis_url: str, seed: int) -> None:
 
 @pytest.mark.parametrize("left_out", ["tenants", "homes", "tenants homes", "all"])
 async def test_a_queue_works_without_policies(redis_url: str, left_out: str) -> None:
-    """What only these know of a request means nothing. Those of all have ids that are used again."""
+    """A label that only these policies know means nothing. Histories without all policies use ids again."""
     all_others = [name for name in scripts.POLICIES if name != "reused"]
     without = all_others if left_out == "all" else left_out.split()
     for seed in LABELLED:

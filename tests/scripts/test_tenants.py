@@ -419,6 +419,16 @@ async def test_a_deadline_of_just_the_patience_is_nearly_late_too(queue: Queue) 
     assert ids((await queue.pull()).claims) == [late]
 
 
+@fails_without("hooks: no long name of a tenant is read", "#rows[i][7] <= cfg.name_chars", "true")
+async def test_long_names_of_tenants_are_not_read(queue: Queue) -> None:
+    """A plain XADD may name one by megabytes; it counts as `other`."""
+    for number in range(2):
+        await queue.add("high", f"{NOW}-{number}", tenant="t" * 257 + str(number))
+    await queue.command("CONFIG", "RESETSTAT")
+    await queue.pull(wanted=0)
+    assert b"cmdstat_hmget:calls=2," in await queue.command("INFO", "commandstats"), "of the lanes, and of `other`"
+
+
 async def nearly_late(queue: Queue, number: int, spread: int) -> None:
     """Of tenant b, two requests with deadlines, and between them many ranked by the default deadline; one of a's."""
     for each in range(number):

@@ -105,7 +105,7 @@ def test_a_script_is_known_by_its_content() -> None:
 
 
 def test_a_worker_reads_all_scripts_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is put together at its first call holds the event loop up."""
+    """A script that is put together at its first call holds the event loop up."""
 
     def make_engine(*_: object) -> Engine:
         raise StopIteration

@@ -6,7 +6,7 @@ local TURN_AFTER, TURN_LATER, DEEP, SCAN = 3000, 10000, 16, 64
 local NONE, TICKETS = {}, KEYS[SHARED - 4]
 local o, t, mine, worker = order(), nil, nil, nil
 local P, soonest = nil, nil   -- P: this round; soonest: ms until more may be taken
-local held_seen = {}   -- by lane: rows of :held that this call has looked at, and passed: none may run
+local held_seen = {}   -- by lane: number of rows of :held that this call passed, because none may run, and work that it took
 
 local function wait_for(ms) if not soonest or ms < soonest then soonest = ms end end
 local function before(a, b) return a.rank < b.rank or a.rank == b.rank and a.member < b.member end
@@ -238,13 +238,12 @@ local function look_at_held()
     local some = {nil}
     for i = 1, #flat, 2 do
       local full, rank = flat[i], flat[i + 1]
-      local ms, seq, name = string.match(full, '^%u(%d+)%-%u(%d+) %d+ %d* (.*)$')
-      local id = sound_id(ms, seq)
+      local member, bytes, limit, name = string.match(full, '^(%S+) (%d+) (%d*) (.*)$')
+      local id = member and decode_id(member)
       local till, home = string.match(id and interruptions(P.lane, id) or '', ' (%d+) (%S+)$')
       if not id then call('ZREM', key, full) end   -- written by hand
       -- @guard order: what was interrupted waits for its worker for a while
       if id and (not till or tonumber(till) <= now_ms()) then
-        local member, bytes, limit = string.match(full, '^(%S+) (%d+) (%d*)')
         call('ZREM', key, full)
         o.count(P.lane, 'held', -1)
         if not o.stand(P.lane, id, rank, name, tonumber(bytes), limit, true) then call('ZADD', ready_key(P.lane), rank, member) end
