@@ -84,6 +84,14 @@ def test_no_runtime_is_an_error_with_what_each_said(runtimes: Path) -> None:
         containers_here.environment(["sh", "-c", "echo refused >&2; exit 1"])
 
 
+def test_the_trial_of_a_runtime_runs_a_container(runtimes: Path) -> None:
+    """The result of an earlier trial would come from the cache, by whatever runtime."""
+    (runtimes / "podman").write_text(f'#!/bin/sh\necho "$@" >>{runtimes}/calls\n', encoding="utf-8")
+    (runtimes / "podman").chmod(0o755)
+    images.Builder("podman", runtimes).build_all([], "base")
+    assert " --no-cache " in (runtimes / "calls").read_text(encoding="utf-8")
+
+
 def test_root_on_debian_gets_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     podman = tmp_path / "podman"
     script = f'#!/bin/sh\nif [ "$2" = install ]; then echo "#!/bin/sh" >{podman}; /bin/chmod 755 {podman}; fi\n'
