@@ -18,12 +18,13 @@ from tests.ha.judge import Verdict
 from tests.ha.migration import migrate
 from tests.ha.nodes import tell
 from tests.ha.passwords import Changes, change_passwords
-from tests.ha.sentinels import SentinelDeployment
+from tests.ha.sentinels import DOWN_AFTER_MS, SentinelDeployment
 from tests.passwords import Passwords
 from tests.waiting import eventually
 
 HALF_S = 1.0
 PAUSE_MS = 5_000
+NEVER_MS = 600_000
 
 
 @dataclass
@@ -87,9 +88,12 @@ async def sentinel_rounds(binary: Path | None, rounds: int, cut_s: float) -> Tal
                 for kind, least in (("ordered", 0), ("ordered-paused", 2)):
                     await _ordered(tally, deployment, kind, least)
                 nodes, sentinels = ([each.port for each in some] for some in (deployment.nodes, deployment.sentinels))
+                # Sentinels log in anew about once a second: none of these rounds is about a failover.
+                deployment.take_for_dead_after(NEVER_MS)
                 async with users_on(file) as scene:
                     changes = await change_passwords(scene, passwords, workers, nodes, sentinels)
                 tally.add_changes(scene, changes)
+                deployment.take_for_dead_after(DOWN_AFTER_MS)
                 await eventually(lambda: asyncio.to_thread(deployment.complete), 60, "all are in step")
     return tally
 

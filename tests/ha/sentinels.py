@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import redis
 
-from tests.ha.nodes import AT_ONCE, LOCAL, SentinelServer, asking, info, make_replica, running, synced
+from tests.ha.nodes import AT_ONCE, LOCAL, SentinelServer, asking, info, make_replica, running, synced, tell
 from tests.support.redis_server import RedisServer
 from tests.waiting import eventually_blocking
 
@@ -83,6 +83,11 @@ class SentinelDeployment:
         """Have the Sentinels promote a replica although the master is well, as before maintenance."""
         with asking(self.sentinels[0].port) as client:
             client.sentinel_failover(SERVICE)
+
+    def take_for_dead_after(self, ms: int) -> None:
+        """Have all Sentinels take a master for dead once it is silent for so long."""
+        for sentinel in self.sentinels:
+            tell(sentinel.port, "SENTINEL", "SET", SERVICE, "down-after-milliseconds", ms)
 
     def failovers(self) -> int:
         """Number of times that another node became the master; on a busy machine, also without an order."""
