@@ -128,6 +128,7 @@ def _without_noscript() -> None:
         raise redis.exceptions.NoScriptError(f"{verb} is not there")
 
     scripts.sha = hashes.__getitem__  # type: ignore[assignment]
+    scripts.read_all = lambda: None
     scripts.source = refuse  # type: ignore[assignment]
 
 
