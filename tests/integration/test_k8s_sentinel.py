@@ -132,6 +132,7 @@ def test_master_that_nobody_can_replace_goes_at_once_and_comes_back(cluster: Clu
     for pod in cluster.redis:
         if pod is not master:
             pod.kill()
+    eventually_blocking(cluster.replicas_gone, 40, "the Sentinels see that the replicas are gone")
     master.terminate()
     for pod in cluster.redis:
         pod.start()
