@@ -88,7 +88,7 @@ async def sentinel_rounds(binary: Path | None, rounds: int, cut_s: float) -> Tal
                 for kind, least in (("ordered", 0), ("ordered-paused", 2)):
                     await _ordered(tally, deployment, kind, least)
                 nodes, sentinels = ([each.port for each in some] for some in (deployment.nodes, deployment.sentinels))
-                # Sentinels log in anew about once a second: none of these rounds is about a failover.
+                # Sentinels connect again once a second at most: with DOWN_AFTER_MS some of them would fail over.
                 deployment.take_for_dead_after(NEVER_MS)
                 async with users_on(file) as scene:
                     changes = await change_passwords(scene, passwords, workers, nodes, sentinels)

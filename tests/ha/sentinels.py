@@ -85,7 +85,7 @@ class SentinelDeployment:
             client.sentinel_failover(SERVICE)
 
     def take_for_dead_after(self, ms: int) -> None:
-        """Have all Sentinels take a master for dead once it is silent for so long."""
+        """Have all Sentinels take a master that is silent for so long for dead."""
         for sentinel in self.sentinels:
             tell(sentinel.port, "SENTINEL", "SET", SERVICE, "down-after-milliseconds", ms)
 

@@ -98,10 +98,10 @@ class Cluster:
         return all((each["num-slaves"], each["num-other-sentinels"]) == ("2", "2") for each in pairs)
 
     def replicas_gone(self) -> bool:
-        """True if all Sentinels take all replicas for dead; before that, one that logs in anew may be promoted."""
+        """True if all Sentinels take all replicas for dead. Until then, one that connects again may be promoted."""
         told = [pod.ask("SENTINEL", "REPLICAS", "streamfleet") or [] for pod in self.sentinels]
         flags = [dict(zip(row[::2], row[1::2], strict=True))["flags"] for rows in told for row in rows]
-        return bool(flags) and all("s_down" in each for each in flags)
+        return all(told) and all("s_down" in each for each in flags)
 
 
 class Pod:

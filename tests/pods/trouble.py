@@ -55,7 +55,7 @@ class Trouble:
         finally:
             stage.node.secret(REDIS, password="not-a-secret", url=URL)
             stage.node.secret(f"{GATEWAY}-redis", url=URL)
-        return f"worker: status 2; the others: not ready; all say '{REFUSES}', the gateway {len(said_by)} times"
+        return f"worker: status 2; the others: not ready; all say '{REFUSES}', the gateway {said_by.total()} times"
 
     def missing_model(self) -> str:
         """The worker ends with 3, and names the path."""
