@@ -256,6 +256,19 @@ async def test_a_full_worker_watches_for_what_it_has_room_for_while_it_waits_for
     assert [asked["owing"] for asked in redis.asked] == [False, True, True]
 
 
+async def test_of_full_workers_the_one_with_fewest_urgent_requests_says_that_it_holds_least(stops: list[Rig]) -> None:
+    redis = Redis(*[Pulled([], 0, role, 0, 0, 0) for role in (Role.WAITER, Role.NONE)])
+    rig = Rig(redis, capacity=Capacity(3, 100_000))
+    stops.append(rig)
+    for number, lane in enumerate([Lane.LOW, Lane.HIGH]):
+        rig.in_flight.add(in_flight_request(number, lane=lane))
+    await eventually(lambda: "wait" in redis.happened)
+    rig.in_flight.add(in_flight_request(3, lane=Lane.LOW))
+    await redis.unblock()
+    await eventually(lambda: len(redis.asked) == 2)
+    assert [asked["home"].held for asked in redis.asked] == [2, 3 + 1]
+
+
 async def test_a_full_worker_that_waits_pulls_once_it_is_woken(stops: list[Rig]) -> None:
     redis, rig = full(role=Role.WAITER)
     stops.append(rig)

@@ -23,6 +23,7 @@ from streamfleet.common.protocol import LANES, Lane
 from streamfleet.worker.admission import Admission
 from streamfleet.worker.engine.base import Partial
 from streamfleet.worker.failpoints import Point, hit
+from streamfleet.worker.giving_way import URGENT
 from streamfleet.worker.in_flight import InFlight, InFlightRequest
 from streamfleet.worker.service_times import Judge
 from streamfleet.worker.turns import Turns
@@ -204,7 +205,7 @@ class Puller:
                 owing=self._owing,
                 watch_ms=WATCHER_MS,
                 needs=self._judge.needs(asked_at) if self._broker.limits.judge_deadlines == "on" else None,
-                home=Home(self._start, self._in_flight.load().requests),
+                home=Home(self._start, self._held()),
             )
         except (BrokerUnavailable, BrokerOutOfMemory):
             self._hints = hints + self._hints
@@ -234,6 +235,15 @@ class Puller:
             if request.claim.passed_ms is not None:
                 metrics.PASSED_OVER.labels(lane).observe(request.claim.passed_ms / 1000)
         return pulled.role, requests
+
+    def _held(self) -> int:
+        """Number of requests that it holds; while it has no free slot, an urgent one counts twice.
+
+        Most of these run in the place of another one, which goes on later. Full workers hold equally many; the one with
+        the fewest urgent ones is to hear of the next.
+        """
+        held = self._in_flight.load().requests
+        return held if self._admission.free else held + self._in_flight.active_in(URGENT)
 
     async def _find_kept(self, requests: Sequence[InFlightRequest]) -> None:
         """Find the output of earlier runs of requests; without it they begin anew.
