@@ -87,7 +87,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         if not self._waited and self._is_ahead():
-            self._wait()
+            self._wait(PAUSE_S)
             return
         self._waited = False
         try:
@@ -113,7 +113,7 @@ class Acceptor:
         serving = [count for count, port in zip(connections, ports, strict=True) if port]
         return connections[self._shared.place] > SLACK + sum(serving) / max(1, len(serving))
 
-    def _wait(self, pause_s: float = PAUSE_S) -> None:
+    def _wait(self, pause_s: float) -> None:
         self._loop.remove_reader(self._opened)
         self._pause = self._loop.call_later(pause_s, self._go_on)
 
