@@ -237,10 +237,10 @@ class Puller:
         return pulled.role, requests
 
     def _held(self) -> int:
-        """Number of requests that it holds; while it has no free slot, an urgent one counts twice.
+        """Number of requests that this worker holds; while it has no free slot, an urgent one counts twice.
 
-        Most of these run in the place of another one, which goes on later. Full workers hold equally many; the one with
-        the fewest urgent ones is to hear of the next.
+        All full workers hold about as many. The one with the fewest urgent requests hears of the next one first: most
+        urgent requests run in the place of a patient one, which goes on later.
         """
         held = self._in_flight.load().requests
         return held if self._admission.free else held + self._in_flight.active_in(URGENT)

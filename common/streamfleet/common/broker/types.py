@@ -247,7 +247,7 @@ class Home:
 
     Attributes:
         start: name of this start of the worker: each has a cache of its own.
-        held: number of requests that it holds, by which the least busy worker is found.
+        held: number of requests that it holds; of a full worker, urgent ones count twice.
     """
 
     start: str
